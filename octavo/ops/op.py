@@ -14,7 +14,10 @@ An implementation decorates itself in ops/<backend>/<family>.py: `@norm.rms_norm
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -23,7 +26,7 @@ import numpy as np
 
 from octavo.errors import ConfigError
 
-__all__ = ["Binding", "Case", "Op", "Ops", "Tensor", "bind", "op", "registered"]
+__all__ = ["Binding", "Case", "Op", "Ops", "Tensor", "bind", "load", "op", "registered"]
 
 # Opaque on purpose: a torch tensor, a native buffer, or a symbol while a program is recorded.
 Tensor: TypeAlias = Any
@@ -92,10 +95,13 @@ class Op:
                 lost = [other for other in preference[: preference.index(backend)]]
                 reason = f"no {', '.join(lost)} implementation" if lost else "preferred"
                 return Binding(self.name, backend, reason, self.implementations[backend])
-        raise ConfigError(f"op {self.name} has no implementation for {', '.join(preference)}; it has {sorted(self.implementations)}")
+        raise ConfigError(
+            f"op {self.name} has no implementation for {', '.join(preference)}; it has {sorted(self.implementations)}"
+        )
 
 
 _REGISTRY: dict[str, Op] = {}
+_HERE = os.path.dirname(__file__)
 
 
 def op(schema: Callable[..., Any]) -> Op:
@@ -111,6 +117,19 @@ def registered() -> Mapping[str, Op]:
     return _REGISTRY
 
 
+def load(backend: str) -> None:
+    """Import every op family and, where there is one, its implementation for a backend.
+
+    A family is a module octavo/ops/<family>.py; its implementation is octavo/ops/<backend>/<family>.py.
+    """
+    families = [info.name for info in pkgutil.iter_modules([_HERE]) if not info.ispkg and info.name != "op"]
+    implemented = {info.name for info in pkgutil.iter_modules([f"{_HERE}/{backend}"])}
+    for family in families:
+        importlib.import_module(f"octavo.ops.{family}")
+        if family in implemented:
+            importlib.import_module(f"octavo.ops.{backend}.{family}")
+
+
 class Ops:
     """The operations a model, sampler or pooler is written against: one attribute per op."""
 
@@ -120,7 +139,7 @@ class Ops:
             self.__dict__[binding.op] = binding.function
 
     def __getattr__(self, name: str) -> Implementation:
-        raise AttributeError(f"no op named {name} is bound; bound ops: {', '.join(sorted(b.op for b in self.bindings))}")
+        raise AttributeError(f"no op named {name} is bound; bound: {', '.join(sorted(b.op for b in self.bindings))}")
 
 
 def bind(preference: Sequence[str], overrides: Mapping[str, str] | None = None) -> Ops:
@@ -131,4 +150,6 @@ def bind(preference: Sequence[str], overrides: Mapping[str, str] | None = None) 
     overrides = overrides or {}
     if unknown := set(overrides) - set(_REGISTRY):
         raise ConfigError(f"--op names no op: {', '.join(sorted(unknown))}", field="op")
-    return Ops(declared.bind([overrides[name]] if name in overrides else preference) for name, declared in _REGISTRY.items())
+    return Ops(
+        declared.bind([overrides[name]] if name in overrides else preference) for name, declared in _REGISTRY.items()
+    )

@@ -1,0 +1,23 @@
+"""Reference implementations of ops/norm.py."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from octavo.ops import norm
+
+
+@norm.rms_norm.impl("torch")
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Normalise rows in f32."""
+    if x.dtype == torch.float32:
+        return F.rms_norm(x, weight.shape, weight, eps)
+    return F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+
+
+@norm.head_rms_norm.impl("torch")
+def head_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Normalise each head of each row."""
+    heads = x.reshape(x.shape[0], -1, weight.shape[0])
+    return rms_norm(heads, weight, eps).reshape(x.shape)
