@@ -6,6 +6,8 @@ Requests with one query are batched over padded block tables; each longer chunk 
 
 from __future__ import annotations
 
+import math
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,8 +69,11 @@ class Plan:
 
 @attention.new_kv_cache.impl("torch")
 def new_kv_cache(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> torch.Tensor:
-    """Allocate zeros; the kernel hands fresh pages out as they are first written."""
-    return torch.zeros((num_blocks, block_size, num_kv_heads, head_dim), dtype=DTYPES[dtype])
+    """Map anonymous memory: the kernel hands zero pages out as they are first written (torch.zeros would touch them all)."""
+    shape = (num_blocks, block_size, num_kv_heads, head_dim)
+    count = math.prod(shape)
+    pages = mmap.mmap(-1, count * DTYPES[dtype].itemsize)
+    return torch.frombuffer(pages, dtype=DTYPES[dtype], count=count).view(shape)
 
 
 @attention.write_kv.impl("torch")
