@@ -78,9 +78,8 @@ class GGUFFile:
 
 
 def is_gguf(path: Path) -> bool:
-    """Tell whether the file begins with the GGUF magic; raises OSError if it cannot be read."""
-    with path.open("rb") as file:
-        return file.read(4) == MAGIC
+    """Tell whether the file begins with the GGUF magic; raises CheckpointError if it cannot be read."""
+    return map_file(path)[:4].tobytes() == MAGIC
 
 
 def split_paths(path: Path) -> tuple[Path, ...] | None:
