@@ -194,14 +194,11 @@ def _download(wanted: _HubName, cache: Path, reason: str) -> Path:
         raise ModelNotFoundError(f"{told}; HF_HUB_OFFLINE is set, so it is not downloaded: unset it, or give a path")
     try:
         import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError
     except ImportError as error:
         raise ModelNotFoundError(
             f"{told}; to download it run `pip install huggingface_hub`, or give the path of a model"
         ) from error
-    try:
-        from httpx import HTTPError as NetworkError
-    except ImportError:  # before its version 1, huggingface_hub used requests, whose errors are OSErrors
-        NetworkError = OSError
     try:
         names = huggingface_hub.list_repo_files(wanted.repo, revision=wanted.revision)
         folder = huggingface_hub.snapshot_download(
@@ -210,7 +207,7 @@ def _download(wanted: _HubName, cache: Path, reason: str) -> Path:
             cache_dir=cache,
             allow_patterns=[glob.escape(name) for name in _needed(wanted, names)],
         )
-    except (OSError, NetworkError) as error:
+    except (OSError, *HfHubHTTPError.__bases__) as error:  # its bases: OSError and the HTTP library's own error
         raise ModelNotFoundError(
             f"{told}; downloading it failed: {type(error).__name__}: {str(error)[:400]}; check the name, the network, "
             "and for a gated model your access token (HF_TOKEN)"

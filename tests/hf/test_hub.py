@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib
+import inspect
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from octavo.errors import CheckpointError, ConfigError, ModelNotFoundError
 from octavo.hf.hub import resolve_model
 
+ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "f" * 40
 
@@ -47,6 +51,14 @@ def put(cache: Path, repo: str, files: list[str], *, commit: str = COMMIT, ref: 
     return snapshot
 
 
+class NetworkError(Exception):
+    """The error of a made-up HTTP library, not an OSError, as the one huggingface_hub uses."""
+
+
+class HfHubHTTPError(NetworkError, OSError):
+    """The error huggingface_hub makes of an HTTP status."""
+
+
 class FakeHub(types.ModuleType):
     """A huggingface_hub that holds files, fills the cache with what is asked for, and remembers it."""
 
@@ -71,7 +83,10 @@ class FakeHub(types.ModuleType):
 def online(monkeypatch: pytest.MonkeyPatch, cache: Path, files: list[str], error: Exception | None = None) -> FakeHub:
     """Install a fake huggingface_hub."""
     hub = FakeHub(cache, files, error)
+    errors = types.ModuleType("huggingface_hub.errors")
+    monkeypatch.setattr(errors, "HfHubHTTPError", HfHubHTTPError, raising=False)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
     return hub
 
 
@@ -283,12 +298,26 @@ def test_many_ggufs_are_refused_before_anything_is_downloaded(cache: Path, monke
 
 
 def test_failed_download_says_why(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    httpx = pytest.importorskip("httpx")
-    for error in (OSError("401 gated"), httpx.ConnectError("no route")):
+    for error in (OSError("401 gated"), NetworkError("no route"), HfHubHTTPError("404 gone")):
         online(monkeypatch, cache, [], error)
-        with pytest.raises(ModelNotFoundError, match="downloading it failed: .*(401 gated|no route).*HF_TOKEN"):
+        with pytest.raises(
+            ModelNotFoundError, match="downloading it failed: .*(401 gated|no route|404 gone).*HF_TOKEN"
+        ):
             resolve_model("org/name")
 
 
-def test_importing_the_package_does_not_import_the_optional_one() -> None:
-    assert "huggingface_hub" not in vars(sys.modules["octavo.hf.hub"])
+def test_installed_huggingface_hub_has_what_is_used_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "huggingface_hub")
+    hub = pytest.importorskip("huggingface_hub")
+    errors = importlib.import_module("huggingface_hub.errors")
+    assert {"revision"} <= set(inspect.signature(hub.list_repo_files).parameters)
+    assert {"revision", "cache_dir", "allow_patterns"} <= set(inspect.signature(hub.snapshot_download).parameters)
+    assert issubclass(errors.HfHubHTTPError, OSError)
+
+
+def test_importing_checkpoint_and_hub_loads_only_numpy() -> None:
+    code = "import octavo.hf.hub, octavo.quantization.ggml, sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(run.stdout.split())
+    assert "numpy" in loaded
+    assert not loaded & {"torch", "transformers", "huggingface_hub", "gguf", "safetensors"}
