@@ -17,6 +17,8 @@ __all__ = ["map_file", "parse_json_object", "read_json_object", "read_text"]
 
 MAX_JSON_BYTES = 16 << 20  # config files are kilobytes; the largest tokenizer_config.json known is about 1 MB
 MAX_JSON_DEPTH = 64
+MAX_JSON_CONTAINERS = 1 << 18  # these two bound time and memory: a second and 100 MB
+MAX_JSON_COMMAS = 1 << 20
 
 
 def _file_size(path: Path) -> int:
@@ -70,13 +72,19 @@ def parse_json_object(text: str, what: str) -> dict[str, Any]:
     """Parse a JSON object; `what` names the source in errors.
 
     NaN and Infinity are accepted, because published configs hold them; who uses a number checks its range.
-    Raises CheckpointError for bad syntax, a key given twice, nesting deeper than MAX_JSON_DEPTH, or another type.
+    Raises CheckpointError for bad syntax, a key given twice, too many or too deeply nested values, or another type.
     """
+    containers, commas = text.count("[") + text.count("{") - 1, text.count(",")
+    if containers > MAX_JSON_CONTAINERS or commas > MAX_JSON_COMMAS:
+        raise CheckpointError(
+            f"{what}: has {containers} lists and objects, at most {MAX_JSON_CONTAINERS} are allowed, "
+            f"and {commas} commas, at most {MAX_JSON_COMMAS}"
+        )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
-            twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
             raise CheckpointError(f"{what}: the key {twice[:200]!r} occurs twice")
         return result
 

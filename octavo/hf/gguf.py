@@ -29,13 +29,13 @@ from octavo.hf.weight import Weight
 __all__ = ["GGUFFile", "is_gguf", "read_gguf", "split_paths"]
 
 MAGIC = b"GGUF"
-MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 18
+MAX_KEYS = 1 << 14  # published files have fewer than 100
+MAX_TENSORS = 1 << 16  # published files have fewer than 3,000, experts being stacked
 MAX_KEY_BYTES = 65535  # the specification's limit
 MAX_NAME_BYTES = 256  # the specification says 64; some converters exceed it
 MAX_STRING_BYTES = 64 << 20  # a whole tokenizer.json may be stored as one string
 MAX_TOKEN_BYTES = 1 << 20  # one string of an array
-MAX_ARRAY_STRINGS = 3 << 19  # over the whole file; the largest known: 262,144 tokens and 514,906 merges
+MAX_ARRAY_STRINGS = 1 << 20  # over the whole file; the largest known: 262,144 tokens and 514,906 merges
 MAX_ARRAY_BYTES = 256 << 20  # numeric arrays over the whole file
 MAX_METADATA_BYTES = 512 << 20
 MAX_ALIGNMENT = 1 << 20

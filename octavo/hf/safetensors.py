@@ -23,8 +23,8 @@ from octavo.hf.weight import Weight
 __all__ = ["DTYPE_BITS", "INDEX_NAME", "read_index", "read_safetensors", "read_sharded"]
 
 INDEX_NAME = "model.safetensors.index.json"
-MAX_HEADER_BYTES = 16 << 20  # about 130,000 tensors; the format itself allows 100 MB
-MAX_INDEX_BYTES = 64 << 20
+MAX_HEADER_BYTES = 8 << 20  # about 65,000 tensors in one file; the format itself allows 100 MB
+MAX_INDEX_BYTES = 32 << 20  # about 300,000 tensors
 MAX_DIMS = 16
 MAX_SHARDS = 10_000
 

@@ -60,7 +60,7 @@ def test_every_dtype_of_a_written_file_is_read_back(tmp_path: Path) -> None:
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "short": (b"\1\2\3", "has 3 bytes"),
     "header length 2^64": (build({}, length=(1 << 64) - 1), "claims a header of 18446744073709551615"),
-    "header length limit": (build(b"{}", bytes(64), length=(16 << 20) + 1), "at most 16777216"),
+    "header length limit": (build(b"{}", bytes(64), length=(8 << 20) + 1), "at most 8388608"),
     "header beyond file": (build(b"{}", length=3), "claims a header of 3 bytes"),
     "no json": (build(b"hello"), "not valid JSON"),
     "empty header": (build(b""), "not valid JSON"),
@@ -68,6 +68,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "list": (build([]), "JSON object, not list"),
     "deep": (build(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "nested deeper"),
     "medium deep": (build(b'{"a":' + b"[" * 100 + b"]" * 100 + b"}"), "nested deeper"),
+    "many lists": (build(b'{"a":[' + b"[]," * 300_000 + b"0]}"), "300001 lists and objects, at most 262144"),
+    "many numbers": (build(b'{"a":[' + b"0," * 1_100_000 + b"0]}"), "1100000 commas, at most 1048576"),
     "long number": (build(b'{"a":' + b"9" * 5000 + b"}"), "not valid JSON"),
     "name twice": (build(b'{"a":1,"a":1}'), "'a' occurs twice"),
     "metadata": (build({"__metadata__": {"a": 1}}), "__metadata__"),
@@ -103,10 +105,10 @@ def test_hostile_file_is_refused_by_name_and_number(tmp_path: Path, case: str) -
     path = tmp_path / "m.safetensors"
     path.write_bytes(raw)
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match=message) as caught:
         read_safetensors(path)
-    seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert not isinstance(caught.value, UnsupportedModelError)
     assert "m.safetensors" in str(caught.value)
@@ -133,7 +135,7 @@ def test_damaged_bytes_end_in_success_or_checkpoint_error(tmp_path: Path) -> Non
     rng = np.random.default_rng(21)
     path = tmp_path / "m.safetensors"
     accepted = 0
-    for round_ in range(3000):
+    for round_ in range(2000):
         damaged = bytearray(sound)
         for _ in range(int(rng.integers(1, 4))):
             damaged[int(rng.integers(len(damaged)))] = int(rng.integers(256))
@@ -142,21 +144,22 @@ def test_damaged_bytes_end_in_success_or_checkpoint_error(tmp_path: Path) -> Non
         elif round_ % 4 == 1:
             at = int(rng.integers(len(damaged)))
             damaged[at:at] = rng.bytes(int(rng.integers(1, 20)))
+        path.unlink(missing_ok=True)  # overwriting a file makes some file systems wait for the disk
         path.write_bytes(damaged)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             read_safetensors(path)
         except CheckpointError:
             continue
         finally:
-            assert time.perf_counter() - start < 1
+            assert time.process_time() - start < 1
         accepted += 1
         try:  # whatever we accept, the reference accepts
             with safe_open(path, "np") as reference:
                 assert set(reference.keys()) == set(read_safetensors(path))
         except SafetensorError as error:
             raise AssertionError(f"the safetensors package refuses {bytes(damaged)!r}: {error}") from error
-    assert 50 < accepted < 2500
+    assert 30 < accepted < 1700
 
 
 def write_shards(folder: Path, shards: dict[str, list[str]], weight_map: dict[str, Any] | None = None) -> Path:
