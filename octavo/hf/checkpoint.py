@@ -24,6 +24,13 @@ MAX_TEMPLATE_BYTES = 1 << 20  # the longest published template is about 20 KB
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _NUMBERED = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
 _GGUF_TEMPLATE = "tokenizer.chat_template"
+_GGUF_SAMPLING = (  # converters store the defaults of generation_config.json under these keys
+    ("general.sampling.temp", "temperature"),
+    ("general.sampling.top_k", "top_k"),
+    ("general.sampling.top_p", "top_p"),
+    ("general.sampling.min_p", "min_p"),
+    ("general.sampling.penalty_repeat", "repetition_penalty"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +39,7 @@ class Checkpoint:
 
     path: the folder or GGUF file.
     config: config.json, or {} for a GGUF.   metadata: GGUF metadata, or {} for a folder of safetensors.
-    generation_config: generation_config.json, or {}.
+    generation_config: generation_config.json, or {}; of a GGUF its general.sampling.* numbers, by the same names.
     weights: by name, as the file has it.
     tokenizer_path: the folder, or the GGUF file, that holds the tokenizer.
     chat_template_text: the default chat template, or None.
@@ -87,7 +94,9 @@ def _open_gguf(path: Path) -> Checkpoint:
         format="gguf",
         config={},
         metadata=file.metadata,
-        generation_config={},
+        generation_config={
+            name: file.metadata[key] for key, name in _GGUF_SAMPLING if type(file.metadata.get(key)) in (int, float)
+        },
         weights=file.weights,
         tokenizer_path=file.path,
         chat_template_text=templates.get("default"),

@@ -39,6 +39,7 @@ MAX_ARRAY_STRINGS = 1 << 20  # over the whole file; the largest known: 262,144 t
 MAX_ARRAY_BYTES = 256 << 20  # numeric arrays over the whole file
 MAX_METADATA_BYTES = 512 << 20
 MAX_ALIGNMENT = 1 << 20
+MAX_SPLITS = 1000
 DEFAULT_ALIGNMENT = 32
 
 _SCALARS = {
@@ -88,6 +89,8 @@ def split_paths(path: Path) -> tuple[Path, ...] | None:
     if match is None:
         return None
     count = int(match["count"])
+    if not 1 <= int(match["number"]) <= count <= MAX_SPLITS:
+        return None
     return tuple(path.with_name(f"{match['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1))
 
 
@@ -136,8 +139,8 @@ def _read_split(opened: GGUFFile, count: int) -> GGUFFile:
     paths = split_paths(opened.path)
     if paths is None or len(paths) != count:
         raise CheckpointError(
-            f"{opened.path}: split.count is {count}, so the name must be like NAME-00001-of-{count:05d}.gguf; "
-            "rename the files to what they were called when they were made"
+            f"{opened.path}: split.count is {count}, so the name must be like NAME-00001-of-{count:05d}.gguf, at most "
+            f"{MAX_SPLITS} files; rename the files to what they were called when they were made"
         )
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
@@ -174,7 +177,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.data = map_file(path)
-        self.view = memoryview(self.data)
+        self.view = self.data.data
         self.size = self.data.size
         self.pos = 0
         self.array_strings = 0

@@ -199,6 +199,7 @@ def _download(wanted: _HubName, cache: Path, reason: str) -> Path:
         raise ModelNotFoundError(
             f"{told}; to download it run `pip install huggingface_hub`, or give the path of a model"
         ) from error
+    failures: tuple[type[BaseException], ...] = (OSError, *HfHubHTTPError.__bases__)  # and the HTTP library's own
     try:
         names = huggingface_hub.list_repo_files(wanted.repo, revision=wanted.revision)
         folder = huggingface_hub.snapshot_download(
@@ -207,7 +208,7 @@ def _download(wanted: _HubName, cache: Path, reason: str) -> Path:
             cache_dir=cache,
             allow_patterns=[glob.escape(name) for name in _needed(wanted, names)],
         )
-    except (OSError, *HfHubHTTPError.__bases__) as error:  # its bases: OSError and the HTTP library's own error
+    except failures as error:
         raise ModelNotFoundError(
             f"{told}; downloading it failed: {type(error).__name__}: {str(error)[:400]}; check the name, the network, "
             "and for a gated model your access token (HF_TOKEN)"

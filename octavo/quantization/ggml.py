@@ -135,7 +135,8 @@ def _run(task: tuple[_Decoder, np.ndarray, np.ndarray]) -> None:
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
     """Read the float16 at byte `at` of each block [n, bytes]. Returns float32 [n, 1]."""
-    return blocks[:, at : at + 2].view("<f2").astype(np.float32)
+    value: np.ndarray = blocks[:, at : at + 2].view("<f2").astype(np.float32)
+    return value
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
@@ -199,7 +200,8 @@ def _five_bits(blocks: np.ndarray, at: int) -> np.ndarray:
     high = np.unpackbits(blocks[:, at : at + 4].reshape(-1), bitorder="little").reshape(-1, 32)
     q = _nibbles(blocks[:, None, at + 4 : at + 20]).reshape(-1, 32)
     np.left_shift(high, _FOUR, out=high)
-    return np.bitwise_or(q, high, out=q)
+    np.bitwise_or(q, high, out=q)
+    return q
 
 
 def _q5_0(blocks: np.ndarray, out: np.ndarray) -> None:
@@ -220,8 +222,9 @@ def _q8_0(blocks: np.ndarray, out: np.ndarray) -> None:
 
 def _crumbs(packed: np.ndarray) -> np.ndarray:
     """Split bytes [n, k, g] into two-bit numbers, lowest bits first: uint8 [n, k, 4, g]."""
-    q = np.right_shift(packed[:, :, None], _CRUMB_SHIFTS)
-    return np.bitwise_and(q, np.uint8(3), out=q)
+    q: np.ndarray = np.right_shift(packed[:, :, None], _CRUMB_SHIFTS)
+    np.bitwise_and(q, np.uint8(3), out=q)
+    return q
 
 
 def _q2_k(blocks: np.ndarray, out: np.ndarray) -> None:

@@ -60,6 +60,14 @@ def test_gguf_file_opens_alone_and_from_its_folder(tmp_path: Path) -> None:
         assert opened.chat_template_text == "hi"
 
 
+def test_sampling_defaults_of_a_gguf_become_its_generation_config(tmp_path: Path) -> None:
+    keys = [key("general.sampling.temp", "float32", 0.5), key("general.sampling.top_k", "int32", 20)]
+    keys += [key("general.sampling.penalty_repeat", "float32", 1.25), key("general.sampling.top_p", "string", "x")]
+    write_gguf(tmp_path / "m.gguf", *keys)
+    config = open_checkpoint(tmp_path / "m.gguf").generation_config
+    assert config == {"temperature": 0.5, "top_k": 20, "repetition_penalty": 1.25}
+
+
 def test_gguf_is_known_by_its_first_bytes(tmp_path: Path) -> None:
     write_gguf(tmp_path / "blob")
     assert open_checkpoint(tmp_path / "blob").format == "gguf"

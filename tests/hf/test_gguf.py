@@ -341,6 +341,11 @@ def test_renamed_split_file_is_refused(tmp_path: Path) -> None:
         read_gguf(path)
 
 
+@pytest.mark.parametrize("name", ["m-00000-of-00003.gguf", "m-00004-of-00003.gguf", "m-00001-of-99999.gguf", "m.gguf"])
+def test_name_of_no_possible_split_set_is_a_plain_name(name: str) -> None:
+    assert split_paths(Path(name)) is None
+
+
 REAL = [DEMO, QWEN, GEMMA]
 
 

@@ -138,6 +138,14 @@ def test_unfit_out_is_refused(out: np.ndarray) -> None:
         decode(Weight("w", (4, 32), "Q8_0", random_blocks("Q8_0", 4).reshape(-1)), out)
 
 
+def test_scalar_and_empty_tensors_decode() -> None:
+    assert decode(Weight("w", (), "F32", np.float32([2.5]).view(np.uint8))) == np.float32(2.5)
+    for shape in ((0, 4), (4, 0), (0,)):
+        empty = Weight("w", shape, "BF16", np.empty(0, dtype=np.uint8))
+        assert decode(empty).shape == shape
+        assert decode_rows(empty, 0, 0).size == 0
+
+
 def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:
     data = np.zeros(34 * 4, dtype=np.uint8)
     for shape in ((5, 32), (4, 33), (8, 16), (4, 64)):
