@@ -22,7 +22,7 @@ from octavo.hf.provenance import TRUSTED, TracedText, concat, mask_bytes, pieces
 from octavo.hf.template_budget import Budget
 from octavo.hf.template_environment import TemplateEnvironment, parse, used_names, walk
 from octavo.hf.template_inputs import SENTINEL, InputReader
-from octavo.hf.template_messages import normalize_messages
+from octavo.hf.template_messages import TemplateProfile, normalize_messages
 from octavo.hf.template_runtime import GLOBAL_NAMES, Runtime
 
 __all__ = ["ChatTemplate", "control_texts", "normalize_messages"]
@@ -80,7 +80,7 @@ class ChatTemplate:
 
     `source`: the template, or templates by name: "default", and "tool_use" which is used when tools are given.
     `special_tokens`: further trusted variables by name (unk_token, pad_token, ...).
-    `time_budget_s`, `max_chars`: limits of one rendering.   `now`: the clock behind `strftime_now`.
+    `time_budget_s` (of the thread's own time), `max_chars`: limits of one rendering.   `now`: the clock behind `strftime_now`.
     Raises TemplateError if the template is wrong, too large, or uses what the sandbox refuses.
     """
 
@@ -134,6 +134,10 @@ class ChatTemplate:
     def mentions_developer(self) -> bool:
         """Return whether the template knows the role "developer"."""
         return self._select(False).mentions_developer
+
+    def profile(self, *, has_tools: bool) -> TemplateProfile:
+        """Return what `normalize_messages` needs to know of the template used with or without tools."""
+        return self._select(has_tools)
 
     def variable_names(self, *, has_tools: bool = False) -> tuple[str, ...]:
         """Return the names that `variables` may set: those the template reads and we do not set ourselves."""

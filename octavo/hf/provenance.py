@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from octavo.hf.template_budget import Budget
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = [
     "FINAL",
@@ -66,7 +66,7 @@ class TracedText(str):
         """Give the characters back to the budget."""
         self.budget.release(len(self))
 
-    def __getitem__(self, key: object) -> TracedText:
+    def __getitem__(self, key: SupportsIndex | slice) -> TracedText:
         """Return one character or a slice, with its provenance."""
         text = str.__getitem__(self, key)
         mask = self.mask

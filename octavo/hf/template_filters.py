@@ -230,18 +230,40 @@ def _guard(function: Callable[..., object], first: str) -> Callable[..., object]
 
 def _filters() -> Iterator[tuple[str, Callable[..., object]]]:
     """Yield the name and function of every filter."""
-    own = (_abs, _capitalize, _center, _default, _escape, _float, _format, _indent, _int, _join, _lower, _replace)
+    own: tuple[Callable[..., object], ...] = (
+        _abs,
+        _capitalize,
+        _center,
+        _default,
+        _escape,
+        _float,
+        _format,
+        _indent,
+        _int,
+        _join,
+        _lower,
+        _replace,
+    )
     own += (_round, _safe, _string, _sum, _title, _tojson, _trim, _truncate, _upper, _wordcount)
     for function in own:
         yield function.__name__[1:], _guard(function, "run")
     yield "d", _guard(_default, "run")
     yield "e", _guard(_escape, "run")
-    by_context = {"map": builtin.sync_do_map, "select": builtin.sync_do_select, "reject": builtin.sync_do_reject}
+    by_context: dict[str, Any] = {
+        "map": builtin.sync_do_map,
+        "select": builtin.sync_do_select,
+        "reject": builtin.sync_do_reject,
+    }
     by_context |= {"selectattr": builtin.sync_do_selectattr, "rejectattr": builtin.sync_do_rejectattr}
-    by_environment = {"first": builtin.sync_do_first, "last": builtin.do_last, "max": builtin.do_max}
+    by_environment: dict[str, Any] = {"first": builtin.sync_do_first, "last": builtin.do_last, "max": builtin.do_max}
     by_environment |= {"min": builtin.do_min, "sort": builtin.do_sort, "unique": builtin.sync_do_unique}
     by_environment |= {"groupby": builtin.sync_do_groupby}
-    alone = {"batch": builtin.do_batch, "count": len, "dictsort": builtin.do_dictsort, "items": builtin.do_items}
+    alone: dict[str, Any] = {
+        "batch": builtin.do_batch,
+        "count": len,
+        "dictsort": builtin.do_dictsort,
+        "items": builtin.do_items,
+    }
     alone |= {"length": len, "list": builtin.sync_do_list, "reverse": builtin.do_reverse}
     alone |= {"slice": builtin.sync_do_slice}
     for first, table in (("context", by_context), ("environment", by_environment), ("nothing", alone)):

@@ -21,7 +21,13 @@ _ROLES = frozenset(("assistant", "developer", "function", "ipython", "model", "s
 
 SENTINEL = "\ue0ff"  # private use; stands for the end of a blank final message
 
-_KINDS = ((bool, "a boolean"), (int, "an integer"), (float, "a number"), (str, "a string"), (Mapping, "an object"))
+_KINDS: tuple[tuple[type, str], ...] = (
+    (bool, "a boolean"),
+    (int, "an integer"),
+    (float, "a number"),
+    (str, "a string"),
+    (Mapping, "an object"),
+)
 _KINDS += ((Sequence, "an array"), (type(None), "null"))
 
 

@@ -55,8 +55,8 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]], template: Template
     """Check messages as the OpenAI API has them and return new ones in the form that the template expects.
 
     Text parts are joined with newlines unless the template takes parts; the arguments of tool calls become
-    objects; an assistant's content may be null, "", [] or absent with the same result (""). Keys that are not known
-    are kept. Raises InvalidRequestError naming the path of what is wrong.
+    objects; an assistant's content may be null, "", [] or absent with the same result (""), and a refusal stands for
+    it. Keys that are not known are kept. Raises InvalidRequestError naming the path of what is wrong.
     """
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequestError(f"messages is {_shown(messages)}; a non-empty array is needed", "messages")
@@ -89,10 +89,14 @@ def _message(message: Mapping[str, Any], path: str, template: TemplateProfile) -
     if "content" not in message and role not in _OPTIONAL_CONTENT_ROLES:
         raise InvalidRequestError(f"{path}.content is missing; a {role} message needs it", f"{path}.content")
     made["content"] = _content(message.get("content"), f"{path}.content", template)
-    if message.get("tool_calls"):
-        made["tool_calls"] = _tool_calls(message["tool_calls"], f"{path}.tool_calls")
+    if made.get("tool_calls"):
+        made["tool_calls"] = _tool_calls(made["tool_calls"], f"{path}.tool_calls")
     else:
         made.pop("tool_calls", None)
+        if made.get("function_call") is not None:  # how the API wrote a single call before there were tools
+            made["tool_calls"] = [_tool_call({"function": made.pop("function_call")}, f"{path}.function_call")]
+        elif not made["content"] and isinstance(made.get("refusal"), str):
+            made["content"] = made["refusal"]
     if role == "tool" and not isinstance(message.get("tool_call_id", ""), (str, type(None))):
         raise InvalidRequestError(
             f"{path}.tool_call_id is {kind_of(message['tool_call_id'])}; it is a string", f"{path}.tool_call_id"

@@ -331,7 +331,19 @@ def _methods() -> Iterator[tuple[str, Callable[..., object]]]:
     yield from ((name, _plain(name)) for name in _PLAIN_METHODS)
     for name in ("capitalize", "casefold", "lower", "swapcase", "title", "upper"):
         yield name, _case(name)
-    own = (center, expandtabs, join, ljust, lstrip, partition, removeprefix, removesuffix, replace, rjust, rpartition)
+    own: tuple[Callable[..., object], ...] = (
+        center,
+        expandtabs,
+        join,
+        ljust,
+        lstrip,
+        partition,
+        removeprefix,
+        removesuffix,
+        replace,
+        rjust,
+        rpartition,
+    )
     own += (rsplit, rstrip, split, splitlines, strip, zfill)
     yield from ((function.__name__, function) for function in own)
     yield "format", format_text

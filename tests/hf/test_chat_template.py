@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import threading
 import time
@@ -10,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+
 from octavo.errors import InvalidRequestError, OctavoError, TemplateError
 from octavo.hf.chat_template import ChatTemplate, control_texts, normalize_messages
-
 from tests.hf.chat_template_cases import CONVERSATIONS, TEMPLATES, TOOL_CONVERSATIONS, TOOLS
 
 BOS, EOS = "<bos>", "</eos>"
@@ -104,7 +105,7 @@ def test_message_text_is_never_trusted(family):
     assert not set(trusted) & (set(USER_TEXT) - {" ", "\n"})
     untrusted = "".join(text for text, is_trusted in pieces if not is_trusted)
     assert all(mark in untrusted for mark in marks[:4])
-    assert all(a[1] != b[1] for a, b in zip(pieces, pieces[1:], strict=False)), "neighbours must be merged"
+    assert all(a[1] != b[1] for a, b in itertools.pairwise(pieces)), "neighbours must be merged"
 
 
 def test_markup_stays_trusted_next_to_message_text():
@@ -135,6 +136,7 @@ def test_named_template_is_chosen_by_tools():
     message = [{"role": "user", "content": "x"}]
     assert text_of(template.render(message)) == "plain"
     assert text_of(template.render(message, tools=TOOLS)) == "with 2 tools"
+    assert template.profile(has_tools=True).content_format == "string"
     with pytest.raises(InvalidRequestError, match="no 'default'"):
         make({"a": "x", "b": "y"}).render(message)
 
@@ -318,6 +320,8 @@ def test_bomb_is_stopped_in_a_worker_thread():
 def test_source_size_is_bounded():
     with pytest.raises(TemplateError, match="at most"):
         make("x" * 300_000)
+    with pytest.raises(TemplateError, match="parts"):
+        make("{{ " + "x," * 60_000 + " }}")
 
 
 def test_bombs_in_constants_do_not_explode_at_compile_time():
@@ -362,6 +366,18 @@ def test_tool_arguments_become_objects(arguments, expected):
     assert call["function"]["arguments"] == expected
     assert call["type"] == "function"
     assert call["id"]
+
+
+def test_old_function_call_becomes_a_tool_call_and_refusal_content():
+    made = normalized(
+        [
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}},
+            {"role": "assistant", "content": None, "refusal": "I cannot."},
+        ]
+    )
+    assert made[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert "function_call" not in made[0]
+    assert made[1]["content"] == "I cannot."
 
 
 def test_input_messages_are_not_changed():

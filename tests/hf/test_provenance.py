@@ -160,7 +160,7 @@ def test_untracked_operation_gives_untrusted_text():
         str(text),
         f"{text}",
         text.upper(),
-        "".join([text]),
+        "".join(list(text)),
         text.encode().decode(),
         operator.mod("%s", text),
     ):
