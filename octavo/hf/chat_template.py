@@ -21,7 +21,7 @@ from octavo.errors import InvalidRequestError, OctavoError, TemplateError
 from octavo.hf.provenance import TRUSTED, TracedText, concat, mask_bytes, pieces_of
 from octavo.hf.template_budget import Budget
 from octavo.hf.template_environment import TemplateEnvironment, parse, used_names, walk
-from octavo.hf.template_inputs import SENTINEL, InputReader
+from octavo.hf.template_inputs import SENTINEL, InputReader, find_surrogate
 from octavo.hf.template_messages import TemplateProfile, normalize_messages
 from octavo.hf.template_runtime import GLOBAL_NAMES, Runtime
 
@@ -98,6 +98,9 @@ class ChatTemplate:
         sources = {"default": source} if isinstance(source, str) else dict(source)
         if not sources or len(sources) > _MAX_NAMED_TEMPLATES:
             raise TemplateError(f"{len(sources)} chat templates were given; 1 to {_MAX_NAMED_TEMPLATES} are allowed")
+        for name, text in sources.items():
+            if not isinstance(text, str):
+                raise TemplateError(f"the chat template {name!r} is a {type(text).__name__}; it must be text")
         given = {**(special_tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._tokens = {name: text for name, text in given.items() if text}
         self._time_budget_s = time_budget_s
@@ -185,7 +188,10 @@ class ChatTemplate:
         chunks = _run(compiled.code, run, values)
         if continue_final_message:
             chunks = [_cut(concat(chunks, budget), has_sentinel)]
-        return pieces_of(chunks)
+        pieces = pieces_of(chunks)
+        if any(find_surrogate(text) is not None for text, _ in pieces):
+            raise TemplateError("the chat template writes a lone surrogate, which no encoding can carry")
+        return pieces
 
     def _select(self, has_tools: bool) -> _Compiled:
         """Return the template to use."""
@@ -205,7 +211,7 @@ class ChatTemplate:
     def _read_variables(self, reader: InputReader, variables: Mapping[str, Any], has_tools: bool) -> dict[str, object]:
         """Return the caller's variables as values; raise InvalidRequestError for names that have no effect."""
         allowed = self.variable_names(has_tools=has_tools)
-        wrong = sorted(str(name) for name in variables if name not in allowed)
+        wrong = sorted(str(name).encode(errors="replace").decode() for name in variables if name not in allowed)
         if wrong:
             raise InvalidRequestError(
                 f"chat_template_kwargs has {', '.join(wrong)[:500]}; this model's chat template can be given "

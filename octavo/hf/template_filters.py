@@ -21,7 +21,8 @@ from octavo.hf.template_strings import METHODS, join, map_case, percent, replace
 
 __all__ = ["FILTERS", "TESTS"]
 
-_MAX_ARGUMENT = 1_000_000  # widths, counts and the like
+_MAX_ARGUMENT = 1_000_000  # widths and counts
+_SIZED = frozenset(("batch", "center", "indent", "slice", "truncate"))  # filters whose numbers are widths and counts
 _MAX_INDENT = 16  # of tojson
 _MAX_DIGITS = 400  # of a text turned into a number; a float has at most 309 before the point
 _WORDS = re.compile(r"\w+")
@@ -209,7 +210,7 @@ def _wordcount(run: Runtime, value: object) -> int:
     return sum(1 for _ in _WORDS.finditer(run.text(value)))
 
 
-def _guard(function: Callable[..., object], first: str) -> Callable[..., object]:
+def _guard(name: str, function: Callable[..., object], first: str) -> Callable[..., object]:
     """Wrap a filter: count it, bound its numbers, and take its result in.
 
     `first` names what the function takes before the value: run, context, environment or nothing.
@@ -219,9 +220,9 @@ def _guard(function: Callable[..., object], first: str) -> Callable[..., object]
     def call(context: TemplateContext, value: object, *args: object, **kwargs: object) -> object:
         run = context.run
         run.budget.tick(4)
-        for argument in (*args, *kwargs.values()):
+        for argument in (*args, *kwargs.values()) if name in _SIZED else ():
             if isinstance(argument, int) and abs(argument) > _MAX_ARGUMENT:
-                raise TemplateError(f"the chat template passes {argument:.3g} to a filter; at most {_MAX_ARGUMENT}")
+                raise TemplateError(f"the chat template passes {argument:.3g} to {name!r}; at most {_MAX_ARGUMENT}")
         taken = {"run": (run,), "context": (context,), "environment": (run.environment,), "nothing": ()}[first]
         return run.adopt(function(*taken, value, *args, **kwargs))
 
@@ -246,9 +247,9 @@ def _filters() -> Iterator[tuple[str, Callable[..., object]]]:
     )
     own += (_round, _safe, _string, _sum, _title, _tojson, _trim, _truncate, _upper, _wordcount)
     for function in own:
-        yield function.__name__[1:], _guard(function, "run")
-    yield "d", _guard(_default, "run")
-    yield "e", _guard(_escape, "run")
+        yield function.__name__[1:], _guard(function.__name__[1:], function, "run")
+    yield "d", _guard("default", _default, "run")
+    yield "e", _guard("escape", _escape, "run")
     by_context: dict[str, Any] = {
         "map": builtin.sync_do_map,
         "select": builtin.sync_do_select,
@@ -268,7 +269,7 @@ def _filters() -> Iterator[tuple[str, Callable[..., object]]]:
     alone |= {"slice": builtin.sync_do_slice}
     for first, table in (("context", by_context), ("environment", by_environment), ("nothing", alone)):
         for name, function in table.items():
-            yield name, _guard(function, first)
+            yield name, _guard(name, function, first)
 
 
 FILTERS: Mapping[str, Callable[..., object]] = MappingProxyType(dict(_filters()))

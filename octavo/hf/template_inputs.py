@@ -9,7 +9,7 @@ from octavo.errors import InvalidRequestError
 from octavo.hf.provenance import FINAL, FINAL_END, TRUSTED, Mask, TracedText
 from octavo.hf.template_budget import Budget
 
-__all__ = ["SENTINEL", "InputReader", "check_text", "final_mask", "kind_of"]
+__all__ = ["SENTINEL", "InputReader", "check_text", "final_mask", "find_surrogate", "kind_of"]
 
 _MAX_DEPTH = 64  # levels of lists and objects in messages, tools and variables
 _MAX_NODES = 250_000  # values in one request
@@ -36,12 +36,18 @@ def kind_of(value: object) -> str:
     return next((name for kind, name in _KINDS if isinstance(value, kind)), type(value).__name__)
 
 
+def find_surrogate(text: str) -> int | None:
+    """Return the index of the first lone surrogate, or None."""
+    found = _SURROGATE.search(text)
+    return None if found is None else found.start()
+
+
 def check_text(text: str, path: str) -> str:
     """Return the text; raise InvalidRequestError if it has a lone surrogate, which no encoding can carry."""
-    found = _SURROGATE.search(text)
+    found = find_surrogate(text)
     if found is not None:
         raise InvalidRequestError(
-            f"{path} has a lone surrogate (U+{ord(found[0]):04X}) at character {found.start()}; "
+            f"{path} has a lone surrogate (U+{ord(text[found]):04X}) at character {found}; "
             "send valid Unicode (JSON escapes for such characters come in pairs)",
             path,
         )
@@ -51,7 +57,9 @@ def check_text(text: str, path: str) -> str:
 def final_mask(content: str) -> Mask:
     """Return the mask for the content that is to be continued: its last visible character is marked."""
     last = len(content.rstrip()) - 1
-    return bytes(FINAL_END if i == last else FINAL for i in range(len(content)))
+    if last < 0:
+        return FINAL
+    return bytes((FINAL,)) * last + bytes((FINAL_END,)) + bytes((FINAL,)) * (len(content) - last - 1)
 
 
 class InputReader:

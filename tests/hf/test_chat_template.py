@@ -317,6 +317,31 @@ def test_bomb_is_stopped_in_a_worker_thread():
     assert isinstance(caught[0], TemplateError)
 
 
+def test_threads_share_a_template():
+    template = make(TEMPLATES["qwen"])
+    results: list[list[tuple[str, bool]]] = [[] for _ in range(4)]
+
+    def work(i):
+        for _ in range(20):
+            results[i] = template.render([{"role": "user", "content": f"thread {i} " * 50}])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [pieces[1] for pieces in results] == [(f"thread {i} " * 50, False) for i in range(4)]
+
+
+def test_surrogate_written_by_a_template_is_refused():
+    with pytest.raises(TemplateError, match="surrogate"):
+        render("{{ '\\ud800' }}")
+
+
+def test_large_numbers_are_fine_where_they_are_no_widths():
+    assert render("{{ x|default(123456789) }}{{ [{'a': 5}]|selectattr('a', 'lt', 10**9)|list|length }}") == "1234567891"
+
+
 def test_source_size_is_bounded():
     with pytest.raises(TemplateError, match="at most"):
         make("x" * 300_000)
@@ -473,6 +498,9 @@ def test_surrogates_in_tools_and_variables_are_refused():
         with pytest.raises(InvalidRequestError, match="surrogate") as error:
             template.render(message, **options)
         str(error.value).encode()
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs") as error:
+        template.render(message, variables={"\ud800": 1})
+    str(error.value).encode()
 
 
 def test_depth_and_size_of_inputs_are_bounded():
