@@ -13,17 +13,17 @@ __all__ = ["gelu_and_mul", "gelu_tanh_and_mul", "silu_and_mul"]
 
 @op
 def silu_and_mul(x: Tensor) -> Tensor:
-    """Return silu(a) * b of x = [a, b].   x: [T, 2F] -> [T, F].   Source: arXiv:2002.05202 (SwiGLU)."""
+    """Return silu(a) * b of x = [a, b].   x: [T, 2F] -> [T, F].   Source: arXiv:2002.05202."""
 
 
 @op
 def gelu_and_mul(x: Tensor) -> Tensor:
-    """Return gelu(a) * b of x = [a, b], with the exact (erf) gelu.   x: [T, 2F] -> [T, F].   Source: arXiv:2002.05202."""
+    """Return gelu(a) * b of x = [a, b], gelu by erf.   x: [T, 2F] -> [T, F].   Source: arXiv:2002.05202."""
 
 
 @op
 def gelu_tanh_and_mul(x: Tensor) -> Tensor:
-    """Return gelu(a) * b of x = [a, b], with the tanh approximation.   x: [T, 2F] -> [T, F].   Source: arXiv:1606.08415, section 2."""
+    """Return gelu(a) * b of x = [a, b], gelu by tanh.   x: [T, 2F] -> [T, F].   Source: arXiv:1606.08415, section 2."""
 
 
 def _cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -13,7 +13,7 @@ __all__ = ["new_kv_cache", "paged_attention", "plan_attention", "write_kv"]
 
 @op
 def new_kv_cache(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> Tensor:
-    """Allocate one layer's keys or values: [num_blocks, block_size, K, H], zero, committed page by page as it is written.
+    """Allocate one layer's keys or values: [num_blocks, block_size, K, H], zero, committed as it is written.
 
     dtype: "f32" "bf16" "f16".
     """

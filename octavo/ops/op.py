@@ -92,7 +92,7 @@ class Op:
         """
         for backend in preference:
             if backend in self.implementations:
-                lost = [other for other in preference[: preference.index(backend)]]
+                lost = preference[: preference.index(backend)]
                 reason = f"no {', '.join(lost)} implementation" if lost else "preferred"
                 return Binding(self.name, backend, reason, self.implementations[backend])
         raise ConfigError(

@@ -25,7 +25,7 @@ PADDING = 1.5  # a decode joins a bucket whose longest request has at most this 
 class Decodes:
     """Requests with one query each, padded to one number of blocks.
 
-    tokens: [B] query rows, or None when they are all rows in order.   blocks: [B * W] flat block ids, 0 is padding.
+    tokens: [B] query rows, or None when they are all rows in order.   blocks: [B * W] block ids, 0 is padding.
     stale: lanes of the flat [B * L] that belong to no token, inside last blocks.   mask: [B, 1, 1, L], 0 or -inf, or None.
     """
 
@@ -69,7 +69,7 @@ class Plan:
 
 @attention.new_kv_cache.impl("torch")
 def new_kv_cache(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> torch.Tensor:
-    """Map anonymous memory: the kernel hands zero pages out as they are first written (torch.zeros would touch them all)."""
+    """Map anonymous memory: zero pages come as they are first written (torch.zeros would touch them all)."""
     shape = (num_blocks, block_size, num_kv_heads, head_dim)
     count = math.prod(shape)
     pages = mmap.mmap(-1, count * DTYPES[dtype].itemsize)
