@@ -1,4 +1,4 @@
-"""Every "auto" ends here: a pure function from configuration, checkpoint facts and platform facts to a full configuration."""
+"""Every "auto" ends here: a pure function of configuration, checkpoint facts and platform facts."""
 
 from __future__ import annotations
 
@@ -62,16 +62,14 @@ def resolve(config: EngineConfig, model: ModelLimits, platform: PlatformFacts) -
         reasons.append(f"max_model_len={max_model_len}: the context {model.architecture} was made for")
     elif max_model_len > model.max_position:
         raise ConfigError(
-            f"max_model_len={max_model_len} is beyond the {model.max_position} tokens this model was made for; lower it",
+            f"max_model_len={max_model_len} is beyond the {model.max_position} tokens this model was made for",
             field="max_model_len",
         )
     batched = config.scheduler.max_num_batched_tokens
     if batched is None:
-        batched = (
-            DEFAULT_BATCHED_TOKENS
-            if config.scheduler.enable_chunked_prefill
-            else max(DEFAULT_BATCHED_TOKENS, max_model_len)
-        )
+        batched = DEFAULT_BATCHED_TOKENS
+        if not config.scheduler.enable_chunked_prefill:
+            batched = max(batched, max_model_len)
         reasons.append(f"max_num_batched_tokens={batched}")
     if batched < config.scheduler.max_num_seqs:
         if config.scheduler.max_num_batched_tokens is not None:

@@ -1,4 +1,4 @@
-"""From checkpoint to model: stream -> map name -> shard -> fill. Strict: every tensor used once, every parameter filled."""
+"""From checkpoint to model: map name -> shard -> fill. Strict: every tensor used once, every parameter filled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ModelFacts:
 def describe(checkpoint: Checkpoint) -> ModelFacts:
     """Find the model file of a checkpoint and read its configuration.
 
-    Raises UnsupportedModelError for an architecture or a quantisation that is not known here, CheckpointError for bad values.
+    Raises UnsupportedModelError for an architecture or a quantisation not known here, CheckpointError for bad values.
     """
     if checkpoint.format == "gguf":
         architecture = checkpoint.metadata.get("general.architecture")
@@ -64,7 +64,8 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         if quantised := hf_config.get("quantization_config"):
             method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
             raise UnsupportedModelError(
-                f"{checkpoint.path}: weights quantised with {method!r} cannot be read; use a GGUF or an unquantised checkpoint"
+                f"{checkpoint.path}: weights quantised with {method!r} cannot be read; "
+                "use a GGUF or an unquantised checkpoint"
             )
         model_type = hf_config.get("model_type")
         if not isinstance(model_type, str):

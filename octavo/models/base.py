@@ -69,8 +69,8 @@ class To:
 class WeightMap:
     """Checkpoint tensor names -> parameters. "{i}" stands for a layer number on both sides.
 
-    A tensor of several targets is cut along its rows in the order given. ignored: name patterns (full regex match)
-    that hold no weight of ours. tied: a checkpoint name that may be absent or equal to another when embeddings are tied.
+    A tensor of several targets is cut along its rows in the order given.
+    ignored: name patterns (full regex match) that hold no weight of ours.
     """
 
     targets: Mapping[str, To | tuple[To, ...]]

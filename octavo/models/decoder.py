@@ -25,8 +25,8 @@ __all__ = ["Decoder", "DecoderConfig", "activation_of", "hf_weights", "plus_one"
 class DecoderConfig:
     """Everything that tells one plain decoder from another.
 
-    windows, ropes: one entry per layer.   max_position: longest context, in tokens; default_position: what is used unless
-    more is asked for.   sandwich_norms: norms after attention and MLP too.   attention_scale: multiplies the scores.
+    windows, ropes: one entry per layer.   max_position: longest context, in tokens.   default_position: what is used
+    unless more is asked for.   sandwich_norms: norms after attention and MLP too.   attention_scale: times the scores.
     """
 
     vocab_size: int
@@ -119,7 +119,7 @@ def plus_one(weight: np.ndarray, config: DecoderConfig) -> np.ndarray:
 def hf_weights(
     *, norm: To | None = None, sandwich: bool = False, qk_norm: bool = False
 ) -> dict[str, To | tuple[To, ...]]:
-    """Return the tensor names that Hugging Face's decoders share.   norm: a template with the transform of every norm."""
+    """Return the tensor names that Hugging Face's decoders share.   norm: carries the transform of every norm."""
     transform = None if norm is None else norm.transform
     layer, ours = "model.layers.{i}.", "layers.{i}."
     names: dict[str, To | tuple[To, ...]] = {

@@ -1,4 +1,4 @@
-"""Mistral: Llama with a sliding window.   Source: arXiv:2310.06825. (Its GGUF files carry Llama's architecture name.)"""
+"""Mistral: Llama with a sliding window; its GGUF files carry Llama's architecture name.   Source: arXiv:2310.06825."""
 
 from __future__ import annotations
 

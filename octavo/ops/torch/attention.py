@@ -26,7 +26,8 @@ class Decodes:
     """Requests with one query each, padded to one number of blocks.
 
     tokens: [B] query rows, or None when they are all rows in order.   blocks: [B * W] block ids, 0 is padding.
-    stale: lanes of the flat [B * L] that belong to no token, inside last blocks.   mask: [B, 1, 1, L], 0 or -inf, or None.
+    stale: lanes of the flat [B * L] that belong to no token, inside last blocks.
+    mask: [B, 1, 1, L], 0 or -inf, or None.
     """
 
     tokens: torch.Tensor | None
