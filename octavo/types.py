@@ -34,10 +34,11 @@ MAX_STOP_STRINGS = 16
 MAX_STRING_CHARS = 256  # of one stop string or bad word
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 4096  # entries
+MAX_NUMBER = 1e9  # of a number that is clamped afterwards
 MAX_BIAS = 100.0  # logit biases are clamped to this magnitude
 MAX_BAD_WORDS = 128
 MAX_LOGPROB_TOKEN_IDS = 128
-MAX_TOKEN_LIST = 1 << 20  # ids of a whitelist or of a trace
+MAX_TOKEN_LIST = 1 << 18  # ids of a whitelist or of a trace
 MAX_INT = (1 << 31) - 1  # of a token id or a token count
 MAX_EXTRA_NODES = 4096  # values in extra_args, counting nested ones
 MAX_EXTRA_DEPTH = 16
@@ -66,7 +67,11 @@ class OutputKind(enum.Enum):
 
 def _shown(value: Any) -> str:
     """Quote a rejected value, shortened to 80 characters."""
-    text = repr(value) if isinstance(value, (str, bytes, int, float, bool, type(None))) else type(value).__name__
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "an integer of more than 256 bits"
+    if not isinstance(value, (str, bytes, int, float, type(None))):
+        return f"<{type(value).__name__}>"
+    text = repr(value[:80] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -79,10 +84,10 @@ def _integer(param: str, value: Any, low: int, high: int, allowed: str | None = 
     if type(value) is not int:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise _reject(param, value, allowed or f"an integer from {low} to {high}")
-        value = int(value)
-    if not low <= value <= high:
+    number = int(value)
+    if not low <= number <= high:
         raise _reject(param, value, allowed or f"an integer from {low} to {high}")
-    return value
+    return number
 
 
 def _number(param: str, value: Any, low: float, high: float, *, above: bool = False) -> float:
@@ -148,16 +153,15 @@ def _bias(value: Any) -> dict[int, float]:
     out: dict[int, float] = {}
     for key, bias in value.items():
         digits = isinstance(key, str) and key.isascii() and key.removeprefix("-").isdigit() and len(key) <= 20
-        token = int(key) if digits else key
-        if isinstance(token, bool) or not isinstance(token, Integral) or not 0 <= token <= MAX_INT:
+        token = int(key) if digits or (isinstance(key, Integral) and not isinstance(key, bool)) else -1
+        if not 0 <= token <= MAX_INT:
             raise InvalidRequestError(
                 f"{param} has the key {_shown(key)}: keys are token ids, integers from 0 to vocabulary size - 1", param
             )
-        if isinstance(bias, bool) or not isinstance(bias, Real) or not math.isfinite(float(bias)):
-            raise _reject(f"{param}[{token}]", bias, f"a finite number; it is clamped to +-{MAX_BIAS:g}")
-        if int(token) in out:
+        if token in out:
             raise InvalidRequestError(f"{param} has token id {token} twice: give each id once", param)
-        out[int(token)] = max(-MAX_BIAS, min(MAX_BIAS, float(bias)))
+        number = _number(f"{param}[{token}]", bias, -MAX_NUMBER, MAX_NUMBER)
+        out[token] = max(-MAX_BIAS, min(MAX_BIAS, number))
     return out
 
 
@@ -190,6 +194,8 @@ def _extra(value: Any) -> dict[str, Any]:
             chars += len(node)
         elif isinstance(node, int) and not isinstance(node, bool):
             _integer(path, node, -(1 << 63), (1 << 64) - 1)
+        elif isinstance(node, float) and not math.isfinite(node):
+            raise _reject(path, node, "finite numbers")
         elif not isinstance(node, (float, bool, type(None))):
             raise _reject(path, node, "JSON values: maps, lists, strings, numbers, booleans or null")
     return value
@@ -340,7 +346,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for name, check in _CHECKS.items():
             value = given[name]
             if value is not _DEFAULTS[name]:
-                force_setattr(self, name, check(name.rsplit("[", 1)[0], value))
+                force_setattr(self, name, check(name, value))
         self._normalise()
         self._check_together()
 
@@ -358,7 +364,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def _check_together(self) -> None:
         if self.is_greedy and self.n > 1:
             raise InvalidRequestError(
-                f"n={self.n} with temperature 0 would give {self.n} equal answers: set n to 1 or temperature above 0", "n"
+                f"n={self.n} with temperature 0 would give {self.n} equal answers: set n to 1 or raise temperature", "n"
             )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _reject("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
@@ -401,9 +407,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.logprobs is not None or self.logprob_token_ids is not None
 
 
-_DEFAULTS: dict[str, Any] = dict(
-    zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True)
-)
+_DEFAULTS: dict[str, Any] = dict(zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True))
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -460,9 +464,8 @@ def verify(
         wanted = vocab_size if count == -1 else count or 0
         if wanted > limit:
             shown = f"-1 (the whole vocabulary, {vocab_size})" if count == -1 else str(count)
-            raise InvalidRequestError(
-                f"{name}={shown} is above the limit of {limit}: ask for fewer, or start with a higher max_logprobs", name
-            )
+            advice = "ask for fewer, or start with a higher max_logprobs"
+            raise InvalidRequestError(f"{name}={shown} is above the limit of {limit}: {advice}", name)
     if params.trace_decode_token_ids is not None and not allow_trace:
         name = "trace_decode_token_ids"
         raise InvalidRequestError(f"{name} is off: leave it out, or start with enable_trace_replay", name)
@@ -495,8 +498,6 @@ def _verify_prompt(params: SamplingParams, num_prompt_tokens: int) -> None:
         raise _reject("prompt_logprob_start", start, allowed)
     table = params.prompt_logprob_token_ids
     if table is not None and len(table) not in (1, num_prompt_tokens - start):
-        raise InvalidRequestError(
-            f"prompt_logprob_token_ids has {len(table)} rows: give 1 row for every position, or {num_prompt_tokens - start} "
-            f"rows, one per prompt position from {start}",
-            "prompt_logprob_token_ids",
-        )
+        name = "prompt_logprob_token_ids"
+        allowed = f"1 row for all positions, or {num_prompt_tokens - start}: one per prompt position from {start}"
+        raise InvalidRequestError(f"{name} has {len(table)} rows: give {allowed}", name)
