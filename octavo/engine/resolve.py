@@ -15,10 +15,14 @@ KV_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelLimits:
-    """What a checkpoint says of itself.   max_position: longest context it was made for, in tokens."""
+    """What a checkpoint says of itself.   max_position: longest context it was made for, in tokens.
+
+    default_position: the context used unless more is asked for (a model that can stretch its first training length).
+    """
 
     architecture: str
     max_position: int
+    default_position: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +62,7 @@ def resolve(config: EngineConfig, model: ModelLimits, platform: PlatformFacts) -
         reasons.append(f"kv_cache_dtype={kv_dtype}: the compute type")
     max_model_len = config.model.max_model_len
     if max_model_len is None:
-        max_model_len = model.max_position
+        max_model_len = model.default_position
         reasons.append(f"max_model_len={max_model_len}: the context {model.architecture} was made for")
     elif max_model_len > model.max_position:
         raise ConfigError(
