@@ -8,7 +8,6 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
-from decimal import Decimal
 from functools import cache
 from typing import Any, Literal
 
@@ -169,10 +168,22 @@ def parse_number(text: str, unit: str | None = None) -> int:
     if scale is None:
         known = [name for name in units if name]
         raise ValueError(f"{text!r} has the unit {suffix!r}; known are {', '.join(known) if known else 'none here'}")
-    value = Decimal(digits) * scale
-    if value.adjusted() > MAX_DIGITS or value != value.to_integral_value():
+    return _scaled(digits, scale, text)
+
+
+def _scaled(digits: str, scale: int, text: str) -> int:
+    """Multiply a decimal number, written out, by a unit exactly."""
+    mantissa, _, exponent = digits.lower().partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    power = int(exponent or 0) - len(fraction)
+    if len(digits) > MAX_DIGITS or abs(power) > MAX_DIGITS:
+        raise ValueError(f"{text!r} has too many digits")
+    value: int = int(whole + fraction) * scale * 10 ** max(power, 0)
+    divisor: int = 10 ** max(-power, 0)
+    quotient, rest = divmod(value, divisor)
+    if rest:
         raise ValueError(f"{text!r} is not a whole number")
-    return int(value)
+    return quotient
 
 
 def parse_text(declared: Field, text: str) -> Any:

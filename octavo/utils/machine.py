@@ -169,7 +169,7 @@ def _number(path: Path) -> int | None:
 def _quota(folder: Path) -> float | None:
     """Read a CPU limit in processors: cpu.max (v2) or cpu.cfs_quota_us over cpu.cfs_period_us (v1)."""
     parts = (_read(folder / "cpu.max") or "").split()
-    if len(parts) == 2 and parts[0].isdigit() and parts[1].isdigit() and int(parts[1]) > 0:
+    if len(parts) == 2 and all(part.isdigit() and int(part) > 0 for part in parts):
         return int(parts[0]) / int(parts[1])
     quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
     if quota is None or period is None or quota <= 0 or period <= 0:
