@@ -174,12 +174,6 @@ def _extra(value: Any) -> dict[str, Any]:
     while pending:
         path, node, depth = pending.pop()
         nodes += 1
-        if nodes > MAX_EXTRA_NODES or depth > MAX_EXTRA_DEPTH or chars > MAX_EXTRA_CHARS:
-            raise InvalidRequestError(
-                f"extra_args is too large: give at most {MAX_EXTRA_NODES} values, {MAX_EXTRA_DEPTH} levels and "
-                f"{MAX_EXTRA_CHARS} characters",
-                "extra_args",
-            )
         if isinstance(node, dict):
             for key, child in node.items():
                 if not isinstance(key, str):
@@ -198,6 +192,12 @@ def _extra(value: Any) -> dict[str, Any]:
             raise _reject(path, node, "finite numbers")
         elif not isinstance(node, (float, bool, type(None))):
             raise _reject(path, node, "JSON values: maps, lists, strings, numbers, booleans or null")
+        if nodes > MAX_EXTRA_NODES or depth > MAX_EXTRA_DEPTH or chars > MAX_EXTRA_CHARS:
+            raise InvalidRequestError(
+                f"extra_args is too large: give at most {MAX_EXTRA_NODES} values, {MAX_EXTRA_DEPTH} levels and "
+                f"{MAX_EXTRA_CHARS} characters",
+                "extra_args",
+            )
     return value
 
 
