@@ -120,16 +120,19 @@ class PromptLogprobs:
         self.vocab_size = vocab_size
         self.slice_rows = max(1, SLICE_BYTES // (4 * vocab_size))
         self._params: dict[int, SamplingParams] = {}
+        self._first: dict[int, int] = {}
 
     def add(self, request: NewRow) -> None:
         """Take a request in, in place of what its row was before."""
         self.remove(request.row)
         if request.params.wants_prompt_logprobs:
             self._params[request.row] = request.params
+            self._first[request.row] = max(1, request.params.prompt_logprob_start, request.prompt_logprobs_from)
 
     def remove(self, row: int) -> None:
         """Forget a row, if it is known."""
         self._params.pop(row, None)
+        self._first.pop(row, None)
 
     def wants(self, row: int) -> bool:
         """Say whether the row asked for prompt logprobs."""
@@ -143,11 +146,11 @@ class PromptLogprobs:
         begin, count: the chunk's positions, begin .. begin + count - 1.   hidden: [count, D] of these.
         logits: hidden [S, D] -> [S, V]; it is asked for at most slice_rows rows at a time.
         Returns entries for positions begin + 1 .. begin + count that are in the prompt and not before
-        prompt_logprob_start; position 0 has no logprobs.
+        prompt_logprob_start, nor before the request's prompt_logprobs_from; position 0 has no logprobs.
         Raises RequestFailedError when the model's logits are not finite.
         """
         params, prompt = self._params[row], self.table.prompt(row)
-        first = max(begin + 1, params.prompt_logprob_start)
+        first = max(begin + 1, self._first[row])
         end = min(begin + count + 1, len(prompt))
         out: list[TokenLogprobs] = []
         for start in range(first, end, self.slice_rows):

@@ -30,6 +30,7 @@ class NewRow(msgspec.Struct, array_like=True, gc=False):
     sample_index: int
     stop_ids: list[int]
     bad_words: list[list[int]]
+    prompt_logprobs_from: int = 0
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.attention.batch import ForwardBatch
+from octavo.errors import RequestFailedError
 from octavo.models.base import CausalLM
 from octavo.ops.op import Ops, Tensor
 from octavo.sampling.logprobs import PromptLogprobs
@@ -54,7 +55,9 @@ class ModelRunner:
         self.table = table
         self.builder = builder
         self.sampler = sampler
-        self.prompt_logprobs = PromptLogprobs(ops, logprobs_mode=sampler.logprobs_mode, table=table)
+        self.prompt_logprobs = PromptLogprobs(
+            ops, logprobs_mode=sampler.logprobs_mode, table=table, vocab_size=sampler.vocab_size
+        )
 
     def forward(self, plan: SchedulerOutput) -> Forwarded:
         """Apply the plan's deltas and run the model over its tokens."""
@@ -101,8 +104,9 @@ class ModelRunner:
 
     def _draw(self, rows: list[int], logits: Tensor, output: StepOutput) -> None:
         sampled = self.sampler.sample(logits, rows)
-        failed = {error.row for error in sampled.failed}
-        output.failed.extend(sampled.failed)
+        failed = {error.row for error in output.failed}
+        output.failed.extend(error for error in sampled.failed if error.row not in failed)
+        failed.update(error.row for error in sampled.failed)
         for row, token, logprobs in zip(rows, sampled.tokens, sampled.logprobs, strict=True):
             if row not in failed:
                 self.table.append(row, token)
@@ -117,7 +121,11 @@ class ModelRunner:
             if self.prompt_logprobs.wants(row):
                 begin = int(self.table.computed[row])
                 hidden = self.ops.take_rows(part.hidden, self.ops.from_host(np.arange(start, start + count)))
-                found = self.prompt_logprobs.compute(row, begin, count, hidden, self.model.logits)
+                try:
+                    found = self.prompt_logprobs.compute(row, begin, count, hidden, self.model.logits)
+                except RequestFailedError as error:
+                    output.failed.append(RowError(row, str(error)))
+                    found = []
                 if found:
                     output.prompt_logprobs[row] = found
             start += count

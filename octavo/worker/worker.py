@@ -11,7 +11,7 @@ from octavo.errors import ConfigError
 from octavo.kvcache.spec import KVGroup
 from octavo.models.base import CausalLM
 from octavo.ops.op import Ops
-from octavo.sampling.processor import LogitsProcessor
+from octavo.sampling.custom import CustomProcessor
 from octavo.sampling.sampler import Sampler
 from octavo.scheduler.plan import SchedulerOutput, StepOutput
 from octavo.worker.batch import BatchBuilder
@@ -42,7 +42,7 @@ class Worker:
         groups: Sequence[KVGroup],
         limits: WorkerLimits,
         logprobs_mode: str,
-        custom: Sequence[LogitsProcessor] = (),
+        custom: Sequence[CustomProcessor] = (),
     ) -> None:
         bind_kv(model, backend, groups, limits.num_blocks)
         sizes = tuple(group.spec.block_size for group in groups)

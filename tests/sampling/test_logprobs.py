@@ -191,6 +191,21 @@ def test_chunks_beyond_the_prompt_score_nothing() -> None:
     assert scores.compute(2, 30, 5, OPS.from_host(head.hidden[30:35]), head) == []
 
 
+def test_a_resumed_request_does_not_report_a_position_again() -> None:
+    head = Head(V, 30)
+    scores = scorer(PROMPT, SamplingParams(prompt_logprobs=2))
+    whole = scores.compute(2, 0, 30, OPS.from_host(head.hidden), head)
+    resumed = new_row(2, SamplingParams(prompt_logprobs=2), prompt=PROMPT)
+    resumed.prompt_logprobs_from = 12
+    scores.add(resumed)
+    again = [
+        entry
+        for begin in (0, 10, 20)
+        for entry in scores.compute(2, begin, 10, OPS.from_host(head.hidden[begin : begin + 10]), head)
+    ]
+    assert again == whole[11:]
+
+
 def test_given_ids_are_scored_at_every_prompt_position() -> None:
     head = Head(V, 30)
     for table, start in (([[4, 9]], 0), ([[p % V, (p + 1) % V] for p in range(10, 30)], 10)):
