@@ -10,7 +10,7 @@ import msgspec
 from octavo.engine.messages import TokenLogprobs
 from octavo.types import SamplingParams
 
-__all__ = ["NewRow", "RowError", "SchedulerOutput", "StepOutput", "StepTiming"]
+__all__ = ["NewRow", "RowError", "SchedulerOutput", "StepOutput", "StepPlan", "StepTiming"]
 
 
 class NewRow(msgspec.Struct, array_like=True, gc=False):
@@ -81,3 +81,53 @@ class StepOutput(msgspec.Struct, array_like=True, gc=False):
     prompt_logprobs: dict[int, list[TokenLogprobs]]
     failed: list[RowError]
     timing: StepTiming
+
+
+class StepPlan:
+    """A step while it is put together. Counts are tokens unless said otherwise.
+
+    num_decodes: requests that compute their last token.   num_hit_blocks: of the waiting request under consideration.
+    """
+
+    __slots__ = (
+        "budget_left",
+        "is_preempting",
+        "new",
+        "new_blocks",
+        "num_decodes",
+        "num_hit_blocks",
+        "num_prefill_tokens",
+        "num_running",
+        "num_tokens",
+        "rows",
+        "samples",
+    )
+
+    def __init__(self, budget: int, num_running: int) -> None:
+        self.budget_left = budget
+        self.num_running = num_running
+        self.num_decodes = 0
+        self.num_prefill_tokens = 0
+        self.num_hit_blocks = 0
+        self.is_preempting = False
+        self.new: list[NewRow] = []
+        self.rows: list[int] = []
+        self.num_tokens: list[int] = []
+        self.new_blocks: list[list[list[int]]] = []
+        self.samples: list[bool] = []
+
+    def add(self, row: int, count: int, blocks: list[list[int]], *, samples: bool, is_decode: bool) -> None:
+        """Take a row's tokens into the step."""
+        self.rows.append(row)
+        self.num_tokens.append(count)
+        self.new_blocks.append(blocks)
+        self.samples.append(samples)
+        self.budget_left -= count
+        if is_decode:
+            self.num_decodes += 1
+        else:
+            self.num_prefill_tokens += count
+
+    def finish(self, step: int, freed_rows: list[int]) -> SchedulerOutput:
+        """Return the wire form."""
+        return SchedulerOutput(step, self.new, self.rows, self.num_tokens, self.new_blocks, self.samples, freed_rows)
