@@ -14,8 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import tokenizers
-
 from octavo.errors import InvalidRequestError
 from octavo.hf.gguf_tokenizer import read_gguf_tokenizer
 from octavo.hf.tokenizer_folder import read_folder
