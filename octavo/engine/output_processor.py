@@ -1,6 +1,6 @@
 """OutputProcessor: engine outputs become what users hold: text, stop strings, logprobs, samples joined.
 
-Every request ends with exactly one output that has `finished` set, and the deltas of a sequence concatenate to its text.
+Every request ends with exactly one output that has `finished` set; the deltas of a sequence concatenate to its text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class _Sequence:
                 tokenizer,
                 prompt_ids,
                 skip_special_tokens=params.skip_special_tokens,
-                spaces_between_special_tokens=params.spaces_between_special_tokens,
                 stop=params.stop,
                 include_stop_str=params.include_stop_str_in_output,
                 min_tokens=params.min_tokens,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from octavo.config.engine import EngineConfig
 from octavo.errors import ConfigError
@@ -10,7 +12,9 @@ from octavo.errors import ConfigError
 __all__ = ["ModelLimits", "PlatformFacts", "Resolved", "resolve"]
 
 DEFAULT_BATCHED_TOKENS = 2048
-KV_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+KVDtype: TypeAlias = Literal["auto", "f32", "bf16", "f16"]
+KV_DTYPES: Mapping[str, KVDtype] = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +34,7 @@ class PlatformFacts:
     """What the machine says of itself."""
 
     device: str
-    default_dtype: str
+    default_dtype: Dtype
     threads: int
     threads_reason: str
 

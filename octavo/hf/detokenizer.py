@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -32,7 +31,8 @@ class Detokenizer:
     skip_special_tokens: special tokens have no text.   spaces_between_special_tokens: if False, of two added tokens in
     a row the second has no space before it, where the tokenizer writes one.
     stop: the text ends before the first of these to be complete; of several that end at one place, the longest.
-    include_stop_str: it ends after it.   min_tokens: so many tokens complete no stop string.
+    include_stop_str: it ends after it.   min_tokens: a stop string is ignored if it is complete
+    before there are so many tokens.
     Raises InvalidRequestError for an empty stop string.
     """
 
@@ -62,7 +62,6 @@ class Detokenizer:
         self._num_held = 0  # of them, at the end
         self._num_taken = 0  # of them, at the beginning
         self._num_tokens = 0
-        self._token_ends: list[int] = []  # characters decoded after each token, if there are stop strings
         self._end: int | None = None  # characters before the stop string
         self._is_after_added = False
         self._begin(prompt_ids)
@@ -78,7 +77,6 @@ class Detokenizer:
                 self._parts.append(text)
                 self._num_chars += len(text)
             if self._stops:
-                self._token_ends.append(self._num_chars)
                 found = self._find_stop(text)
                 if found is not None:
                     return found
@@ -111,10 +109,8 @@ class Detokenizer:
 
     @property
     def num_kept_tokens(self) -> int:
-        """Return how many tokens it takes to make the text up to the stop string, or all of them."""
-        if self._end is None:
-            return self._num_tokens
-        return bisect_left(self._token_ends, self._end) + 1 if self._end else 0
+        """Return how many tokens were added up to the one that completes the stop string, or all of them."""
+        return self._num_tokens
 
     @property
     def _num_safe(self) -> int:
@@ -168,7 +164,7 @@ class Detokenizer:
 
     def _find_stop(self, text: str) -> str | None:
         """Go on over new text at the end; return the stop string that is the first to be complete."""
-        is_suppressed = self._num_tokens <= self._min_tokens
+        is_suppressed = self._num_tokens < self._min_tokens
         for i, char in enumerate(text):
             complete = [stop.text for stop in self._stops if stop.feed(char)]
             if complete and not is_suppressed:

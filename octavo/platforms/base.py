@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from octavo.ops.op import Ops
 from octavo.utils.machine import MemoryInfo, ThreadChoice
@@ -20,7 +20,7 @@ class Platform(Protocol):
         ...
 
     @property
-    def default_dtype(self) -> str:
+    def default_dtype(self) -> Literal["float32", "bfloat16", "float16"]:
         """Return the compute type that "auto" means here: "float32", "bfloat16" or "float16"."""
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Literal
 
 from octavo.errors import ConfigError
 from octavo.ops.op import Ops, bind, load
@@ -16,7 +17,7 @@ class CpuPlatform:
     """This machine's processors and memory. Kernels are imported when ops are bound, not before."""
 
     name = "cpu"
-    default_dtype = "float32"
+    default_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     backends = ("torch",)
 
     def __init__(self, machine: Machine | None = None) -> None:

@@ -37,7 +37,7 @@ def _engine(folder: Path, **fields: Any) -> EngineCore:
 
 
 def _config(folder: Path, **fields: Any) -> EngineConfig:
-    return EngineConfig.from_flat(model=str(folder), max_model_len=256, threads=1, **fields)
+    return EngineConfig.from_flat(model=str(folder), max_model_len=144, threads=1, **fields)
 
 
 def _run(
@@ -91,10 +91,16 @@ COMBINATIONS = {
     "priority": {"policy": "priority"},
     "bf16 cache": {"kv_cache_dtype": "bf16"},
     "f16 cache, small chunks": {"kv_cache_dtype": "f16", "max_num_batched_tokens": 16, "max_num_seqs": 8},
-    # 256 tokens of the longest allowed request, and a little: every batch preempts
-    "preemption": {"tight": 1.2},
-    "preemption, overlap, small chunks": {"tight": 1.2, "depth": 2, "max_num_batched_tokens": 16, "max_num_seqs": 8},
-    "preemption, no prefix cache": {"tight": 1.2, "enable_prefix_caching": False},
+    # memory for one request of the longest length, shared by all, in blocks that outputs need many of
+    "preemption": {"tight": True, "block_size": 2},
+    "preemption, overlap, small chunks": {
+        "tight": True,
+        "block_size": 2,
+        "depth": 2,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 8,
+    },
+    "preemption, no prefix cache": {"tight": True, "block_size": 2, "enable_prefix_caching": False},
 }
 
 
@@ -108,7 +114,7 @@ def test_greedy_equals_the_oracle(
     folder = request.getfixturevalue(folder_fixture)
     if tight:
         plan = plan_engine(_config(folder, **fields), CpuPlatform())
-        fields["kv_cache_bytes"] = int(plan.memory.full_length_bytes * tight) + 2 * plan.memory.block_bytes
+        fields["kv_cache_bytes"] = plan.memory.full_length_bytes + plan.memory.block_bytes
     core = _engine(folder, **fields)
     prompts = _prompts(random.Random(3), 6, 120)
     runner = core.executor.worker.runner
