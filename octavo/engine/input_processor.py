@@ -16,7 +16,7 @@ from octavo.errors import ContextLengthError, InvalidRequestError
 from octavo.hf.chat_template import ChatTemplate, normalize_messages
 from octavo.types import SamplingParams, verify
 
-__all__ = ["InputProcessor", "Messages", "Prompt", "Submission", "default_sampling_params"]
+__all__ = ["InputProcessor", "Messages", "Options", "Prompt", "Submission", "default_sampling_params"]
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]

@@ -92,7 +92,7 @@ COMBINATIONS = {
     "bf16 cache": {"kv_cache_dtype": "bf16"},
     "f16 cache, small chunks": {"kv_cache_dtype": "f16", "max_num_batched_tokens": 16, "max_num_seqs": 8},
     # memory for one request of the longest length, shared by all, in blocks that outputs need many of
-    "preemption": {"tight": True, "block_size": 2},
+    "preemption": {"tight": True, "block_size": 2, "max_num_batched_tokens": 16, "max_num_seqs": 8},
     "preemption, overlap, small chunks": {
         "tight": True,
         "block_size": 2,
@@ -100,7 +100,13 @@ COMBINATIONS = {
         "max_num_batched_tokens": 16,
         "max_num_seqs": 8,
     },
-    "preemption, no prefix cache": {"tight": True, "block_size": 2, "enable_prefix_caching": False},
+    "preemption, no prefix cache": {
+        "tight": True,
+        "block_size": 2,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 8,
+        "enable_prefix_caching": False,
+    },
 }
 
 
