@@ -49,6 +49,18 @@ class FlatLogprobs:
         span = range(self.start_indices[position], self.end_indices[position])
         return {self.token_ids[i]: Logprob(self.logprobs[i], self.ranks[i], self.decoded_tokens[i]) for i in span}
 
+    def joined(self, other: FlatLogprobs) -> FlatLogprobs:
+        """Return the positions of both, one after the other."""
+        shift = len(self.token_ids)
+        return FlatLogprobs(
+            self.start_indices + [index + shift for index in other.start_indices],
+            self.end_indices + [index + shift for index in other.end_indices],
+            self.token_ids + other.token_ids,
+            self.logprobs + other.logprobs,
+            self.ranks + other.ranks,
+            self.decoded_tokens + other.decoded_tokens,
+        )
+
 
 Logprobs = list[dict[int, Logprob]] | FlatLogprobs
 
