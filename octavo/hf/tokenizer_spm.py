@@ -39,11 +39,21 @@ def build_bpe(
             byte_fallback=has_bytes,
         )
     )
-    steps = [normalizers.Replace(" ", _SPACE)]
-    core.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), *steps] if add_prefix else steps)
-    strip = [decoders.Strip(" ", 1, 0)] if add_prefix else []
-    core.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    core.normalizer = normalizers.Sequence(_spaces(add_prefix))
+    core.decoder = _decoder(add_prefix)
     return core
+
+
+def _spaces(add_prefix: bool) -> list[normalizers.Normalizer]:
+    """Return the steps that write spaces as a visible character, and add one before text."""
+    replaced = normalizers.Replace(" ", _SPACE)
+    return [normalizers.Prepend(_SPACE), replaced] if add_prefix else [replaced]
+
+
+def _decoder(add_prefix: bool) -> decoders.Decoder:
+    """Return what undoes `_spaces` and byte tokens."""
+    strip = [decoders.Strip(" ", 1, 0)] if add_prefix else []
+    return decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
 
 
 def _merges(vocab: dict[str, int], scores: np.ndarray, is_mergeable: np.ndarray) -> list[tuple[str, str]]:
@@ -129,9 +139,7 @@ def build_unigram(
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if is_space_squeezed:
         steps += [normalizers.Strip(left=True, right=True), normalizers.Replace(Regex(" {2,}"), " ")]
-    if steps:
-        core.normalizer = normalizers.Sequence(steps)
-    scheme = "always" if add_prefix else "never"
-    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
-    core.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    core.normalizer = normalizers.Sequence([*steps, *_spaces(add_prefix)])
+    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="never")
+    core.decoder = _decoder(add_prefix)
     return core
