@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 
 from octavo.errors import CheckpointError, ModelNotFoundError
 from octavo.hf.files import read_json_object, read_text
-from octavo.hf.tokenizer_source import MAX_TOKENS, LibraryErrors, TokenizerSource, set_affixes
+from octavo.hf.tokenizer_source import MAX_TOKENS, LibraryErrors, TokenizerSource
 
 __all__ = ["read_folder"]
 
@@ -23,6 +23,8 @@ _EXTRA = ("additional_special_tokens", "extra_special_tokens")
 def read_folder(folder: Path) -> TokenizerSource:
     """Read the tokenizer in a folder.
 
+    tokenizer.json alone says whether a BOS or EOS token is added: as in transformers, add_bos_token and add_eos_token
+    in tokenizer_config.json have no effect beside it.
     Raises CheckpointError if its files are wrong, ModelNotFoundError if there are none.
     """
     path = folder / "tokenizer.json"
@@ -42,11 +44,6 @@ def read_folder(folder: Path) -> TokenizerSource:
     extra = [text for name in _EXTRA for text in _extra(config.get(name), name)]
     _add_missing(core, config, [*(text for text in named.values() if text), *extra])
     ids = {name: None if text is None else core.token_to_id(text) for name, text in named.items()}
-    flags = [config.get(name) for name in ("add_bos_token", "add_eos_token")]
-    if any(isinstance(flag, bool) for flag in flags):  # as in transformers, they replace what tokenizer.json says
-        set_affixes(
-            core, bos=ids["bos_token"] if flags[0] is True else None, eos=ids["eos_token"] if flags[1] is True else None
-        )
     return TokenizerSource(
         core=core,
         bos_token_id=ids["bos_token"],

@@ -8,6 +8,7 @@ added tokens hold, and the text of messages is encoded as ordinary text.
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 import tokenizers
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models
 
 __all__ = ["ControlGuard"]
 
@@ -34,6 +35,7 @@ class ControlGuard:
             if (token.special or token.content in texts) and token.content
         }
         self.control_ids = frozenset(token_id for token_id, _ in self._tokens.values())
+        self._unknown_id = _unknown_id(core) if self._tokens else None
         longest_first = sorted(self._tokens, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._secret = secrets.token_hex(8)
@@ -51,6 +53,8 @@ class ControlGuard:
         forged = []
         for place in compress(range(len(ids)), map(self.control_ids.__contains__, ids)):
             start, end = offsets[place]
+            if ids[place] == self._unknown_id and not self._pattern.search(text, start, end):
+                continue  # characters that the vocabulary lacks
             while start < end and text[start].isspace() and not trusted[start]:
                 start += 1
             while start < end and text[end - 1].isspace() and not trusted[end - 1]:
@@ -144,6 +148,14 @@ class ControlGuard:
 
 
 _KINDS = [(lstrip, rstrip, norm) for lstrip in (False, True) for rstrip in (False, True) for norm in (False, True)]
+
+
+def _unknown_id(core: tokenizers.Tokenizer) -> int | None:
+    """Return the token that stands for what the vocabulary lacks; None if there is none."""
+    if isinstance(core.model, models.Unigram):
+        return json.loads(core.model.__getstate__()).get("unk_id")
+    text = core.model.unk_token
+    return None if text is None else core.token_to_id(text)
 
 
 def _kind(token: AddedToken) -> tuple[bool, bool, bool]:
