@@ -48,6 +48,7 @@ class _Sequence:
                 tokenizer,
                 prompt_ids,
                 skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
                 stop=params.stop,
                 include_stop_str=params.include_stop_str_in_output,
                 min_tokens=params.min_tokens,
