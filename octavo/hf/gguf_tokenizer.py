@@ -20,7 +20,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from octavo.errors import CheckpointError, UnsupportedModelError
 from octavo.hf.tokenizer_source import MAX_TOKENS, LibraryErrors, TokenizerSource, set_affixes
-from octavo.hf.tokenizer_spm import build_bpe, build_unigram
+from octavo.hf.tokenizer_spm import SpmRules, build_bpe, build_unigram
 from octavo.hf.tokenizer_words import WORD_RULES, pre_tokenizer
 
 __all__ = ["read_gguf_tokenizer"]
@@ -77,6 +77,7 @@ class _Fields:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
+        self.model = metadata.get(_PREFIX + "model")
         tokens = self.texts("tokens")
         if not tokens or len(tokens) > MAX_TOKENS:
             raise CheckpointError(f"tokenizer.ggml.tokens has {len(tokens)} tokens; 1 to {MAX_TOKENS} are allowed")
@@ -93,7 +94,7 @@ class _Fields:
     def texts(self, name: str) -> list[str]:
         """Return an array of strings, empty if there is none."""
         value = self._metadata.get(_PREFIX + name, [])
-        if not isinstance(value, list) or not all(type(item) is str for item in value):
+        if not isinstance(value, list) or not set(map(type, value)) <= {str}:
             raise CheckpointError(f"tokenizer.ggml.{name} must be an array of strings, not {type(value).__name__}")
         return value
 
@@ -173,26 +174,23 @@ def _byte_level_bpe(fields: _Fields) -> tokenizers.Tokenizer:
 
 def _spm_bpe(fields: _Fields) -> tokenizers.Tokenizer:
     """Build SentencePiece BPE, whose merges are in the scores."""
-    return build_bpe(
-        fields.vocab,
-        fields.scores(),
-        is_mergeable=np.isin(fields.types, (0, NORMAL)),
-        has_bytes=bool((fields.types == BYTE).sum() == 256),
-        unknown=fields.token_id("unknown_token_id"),
-        add_prefix=fields.flag("add_space_prefix", True),
-    )
+    return build_bpe(fields.vocab, fields.scores(), _spaces(fields), is_mergeable=np.isin(fields.types, (0, NORMAL)))
 
 
 def _spm_unigram(fields: _Fields) -> tokenizers.Tokenizer:
     """Build SentencePiece unigram."""
-    return build_unigram(
-        fields.tokens,
-        fields.scores(),
+    return build_unigram(fields.tokens, fields.scores(), _spaces(fields))
+
+
+def _spaces(fields: _Fields) -> SpmRules:
+    """Return how a SentencePiece tokenizer treats spaces, and what it lacks; BPE keeps spaces if not told otherwise."""
+    is_unigram = fields.model == "t5"
+    return SpmRules(
         unknown=fields.token_id("unknown_token_id"),
         has_bytes=bool((fields.types == BYTE).sum() == 256),
         charsmap=fields.bytes_of("precompiled_charsmap"),
         add_prefix=fields.flag("add_space_prefix", True),
-        is_space_squeezed=fields.flag("remove_extra_whitespaces", True),
+        is_squeezed=fields.flag("remove_extra_whitespaces", is_unigram),
     )
 
 

@@ -1,8 +1,9 @@
-"""Read the tokenizer of a model folder: tokenizer.json, and what tokenizer_config.json adds to it."""
+"""Read the tokenizer of a model folder: tokenizer.json or tokenizer.model, and what tokenizer_config.json adds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from tokenizers import AddedToken
 
 from octavo.errors import CheckpointError, ModelNotFoundError
 from octavo.hf.files import read_json_object, read_text
+from octavo.hf.gguf_tokenizer import read_gguf_tokenizer
+from octavo.hf.tokenizer_model import read_sentencepiece
 from octavo.hf.tokenizer_source import MAX_TOKENS, LibraryErrors, TokenizerSource
 
 __all__ = ["read_folder"]
@@ -25,32 +28,53 @@ def read_folder(folder: Path) -> TokenizerSource:
 
     tokenizer.json alone says whether a BOS or EOS token is added: as in transformers, add_bos_token and add_eos_token
     in tokenizer_config.json have no effect beside it.
+    Without it, tokenizer.model of sentencepiece is read.
     Raises CheckpointError if its files are wrong, ModelNotFoundError if there are none.
     """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
+    config = _read_config(folder)
+    if (folder / "tokenizer.json").is_file():
+        source = TokenizerSource(core=_read_json(folder / "tokenizer.json"))
+    elif (folder / "tokenizer.model").is_file():
+        source = _read_model(folder / "tokenizer.model", config)
+    else:
+        found = "tekken.json, which cannot be read, but " if (folder / "tekken.json").is_file() else ""
         raise ModelNotFoundError(
-            f"{folder} has no tokenizer.json, so text cannot become tokens; download it with the model, "
-            "or name a folder or GGUF file that has the tokenizer with --tokenizer"
+            f"{folder} has {found}no tokenizer.json or tokenizer.model, so text cannot become tokens; download "
+            "tokenizer.json with the model, or name a folder or GGUF file that has the tokenizer with --tokenizer"
         )
+    core = source.core
+    named = {name: _content(config.get(name), name) for name in _NAMED}
+    extra = [text for name in _EXTRA for text in _extra(config.get(name), name)]
+    _add_missing(core, config, [*(text for text in named.values() if text), *extra])
+    ids = {name: core.token_to_id(text) for name, text in named.items() if text}
+    eos = ids.get("eos_token")
+    return replace(
+        source,
+        bos_token_id=ids.get("bos_token", source.bos_token_id),
+        eos_token_ids=source.eos_token_ids if eos is None else (eos,),
+        pad_token_id=ids.get("pad_token", source.pad_token_id),
+        unk_token_id=ids.get("unk_token", source.unk_token_id),
+    )
+
+
+def _read_json(path: Path) -> tokenizers.Tokenizer:
+    """Read tokenizer.json."""
     with LibraryErrors(str(path)):
         core = tokenizers.Tokenizer.from_str(read_text(path, MAX_TOKENIZER_BYTES))
     core.no_truncation()
     core.no_padding()
     if core.get_vocab_size() > MAX_TOKENS:
         raise CheckpointError(f"{path}: has {core.get_vocab_size()} tokens, at most {MAX_TOKENS} are allowed")
-    config = _read_config(folder)
-    named = {name: _content(config.get(name), name) for name in _NAMED}
-    extra = [text for name in _EXTRA for text in _extra(config.get(name), name)]
-    _add_missing(core, config, [*(text for text in named.values() if text), *extra])
-    ids = {name: None if text is None else core.token_to_id(text) for name, text in named.items()}
-    return TokenizerSource(
-        core=core,
-        bos_token_id=ids["bos_token"],
-        eos_token_ids=() if ids["eos_token"] is None else (ids["eos_token"],),
-        pad_token_id=ids["pad_token"],
-        unk_token_id=ids["unk_token"],
-    )
+    return core
+
+
+def _read_model(path: Path, config: dict[str, Any]) -> TokenizerSource:
+    """Read tokenizer.model; here the flags of tokenizer_config.json count."""
+    metadata = read_sentencepiece(path)
+    for name in ("add_bos_token", "add_eos_token"):
+        if isinstance(config.get(name), bool):
+            metadata[f"tokenizer.ggml.{name}"] = config[name]
+    return read_gguf_tokenizer(metadata)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -2,64 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from octavo.errors import CheckpointError
 
-__all__ = ["build_bpe", "build_unigram"]
+__all__ = ["SpmRules", "build_bpe", "build_unigram"]
 
 _SPACE = "\u2581"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpmRules:
+    """What a SentencePiece tokenizer does beside its pieces.
+
+    unknown: the token of characters without a token.   has_bytes: they become the tokens of their bytes instead.
+    charsmap: compiled normalization rules, may be empty; the library applies them to whole user-perceived characters,
+    which differs from sentencepiece for CR LF and long combining sequences.   add_prefix: a space is added before text.
+    is_squeezed: runs of spaces count as one, and those around text not at all.
+    """
+
+    unknown: int | None
+    has_bytes: bool
+    charsmap: bytes
+    add_prefix: bool
+    is_squeezed: bool
+
+    def normalizer(self) -> normalizers.Normalizer:
+        """Return the steps from text to pieces, which write spaces as a visible character."""
+        steps: list[normalizers.Normalizer] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
+        if self.is_squeezed:
+            steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        if self.add_prefix:
+            steps.append(normalizers.Prepend(_SPACE))
+        return normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
+
+    def decoder(self) -> decoders.Decoder:
+        """Return the steps from pieces to text."""
+        strip = [decoders.Strip(" ", 1, 0)] if self.add_prefix else []
+        return decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+
+
 def build_bpe(
-    vocab: dict[str, int],
-    scores: np.ndarray,
-    *,
-    is_mergeable: np.ndarray,
-    has_bytes: bool,
-    unknown: int | None,
-    add_prefix: bool,
+    vocab: dict[str, int], scores: np.ndarray, rules: SpmRules, *, is_mergeable: np.ndarray
 ) -> tokenizers.Tokenizer:
     """Build SentencePiece BPE.
 
-    scores: [V] float, a higher score merges first.   is_mergeable: [V] bool, False for control and like tokens.
-    has_bytes: characters without a token become the tokens of their bytes, otherwise `unknown`.
-    add_prefix: a space is added before text.
+    vocab: in the order of ids.   scores: [V] float, a higher score merges first.
+    is_mergeable: [V] bool, False for control and like tokens.
     """
-    merges = _merges(vocab, scores, is_mergeable)
-    texts = {token_id: text for text, token_id in vocab.items()}
+    unknown = None if rules.unknown is None else list(vocab)[rules.unknown]
     core = tokenizers.Tokenizer(
         models.BPE(
             vocab,
-            merges,
-            unk_token=None if unknown is None else texts[unknown],
+            _merges(vocab, scores, is_mergeable),
+            unk_token=unknown,
             fuse_unk=True,
-            byte_fallback=has_bytes,
+            byte_fallback=rules.has_bytes,
         )
     )
-    core.normalizer = normalizers.Sequence(_spaces(add_prefix))
-    core.decoder = _decoder(add_prefix)
+    core.normalizer = rules.normalizer()
+    core.decoder = rules.decoder()
     return core
 
 
-def _spaces(add_prefix: bool) -> list[normalizers.Normalizer]:
-    """Return the steps that write spaces as a visible character, and add one before text."""
-    replaced = normalizers.Replace(" ", _SPACE)
-    return [normalizers.Prepend(_SPACE), replaced] if add_prefix else [replaced]
+def build_unigram(tokens: list[str], scores: np.ndarray, rules: SpmRules) -> tokenizers.Tokenizer:
+    """Build SentencePiece unigram.
 
-
-def _decoder(add_prefix: bool) -> decoders.Decoder:
-    """Return what undoes `_spaces` and byte tokens."""
-    strip = [decoders.Strip(" ", 1, 0)] if add_prefix else []
-    return decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    tokens: by id.   scores: [V] float, log probabilities.
+    """
+    if rules.unknown is None:
+        raise CheckpointError("tokenizer.ggml.unknown_token_id is missing; a unigram tokenizer needs it")
+    pieces = list(zip(tokens, scores.astype(float).tolist(), strict=True))
+    core = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=rules.unknown, byte_fallback=rules.has_bytes))
+    core.normalizer = rules.normalizer()
+    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="never")
+    core.decoder = rules.decoder()
+    return core
 
 
 def _merges(vocab: dict[str, int], scores: np.ndarray, is_mergeable: np.ndarray) -> list[tuple[str, str]]:
     """Return every pair of mergeable tokens that makes a mergeable token, best score of the result first.
 
-    All beginnings and ends of all tokens are looked up by hash at once, which is five times faster than as text.
+    All beginnings and ends of all tokens are looked up by hash at once, which is several times faster than as text.
     """
     texts = np.array(list(vocab), dtype=object)
     ids = np.flatnonzero(is_mergeable)
@@ -71,26 +99,56 @@ def _merges(vocab: dict[str, int], scores: np.ndarray, is_mergeable: np.ndarray)
     starts = np.cumsum(lengths) - lengths
     ends = starts + lengths
     hashes = _Hashes("".join(ordered))
-    whole = hashes.of(starts, ends)
-    order = np.argsort(whole, kind="stable")
-    table = whole[order]
-
-    def find(wanted: np.ndarray) -> np.ndarray:
-        place = np.minimum(np.searchsorted(table, wanted), table.size - 1)
-        return np.where(table[place] == wanted, order[place], -1)
-
+    table = _Table(hashes.of(starts, ends))
     # every place inside a token is a place to cut it
     token = np.repeat(np.arange(ids.size), lengths - 1)
     first_of_token = np.cumsum(lengths - 1) - (lengths - 1)
     cut = starts[token] + 1 + np.arange(token.size) - first_of_token[token]
-    left = find(hashes.of(starts[token], cut))
+    left = table.find(hashes.of(starts[token], cut))
     kept = np.flatnonzero(left >= 0)
     token, cut, left = token[kept], cut[kept], left[kept]
-    right = find(hashes.of(cut, ends[token]))
+    right = table.find(hashes.of(cut, ends[token]))
     kept = np.flatnonzero(right >= 0)
-    parts = zip(token[kept].tolist(), left[kept].tolist(), right[kept].tolist(), strict=True)
-    pairs = ((ordered[whole], ordered[left], ordered[right]) for whole, left, right in parts)
-    return [(left, right) for whole, left, right in pairs if left + right == whole]
+    # texts of equal hashes can only be made on purpose; then a merge is wrong, and the library refuses it
+    text = ordered.__getitem__
+    return list(zip(map(text, left[kept].tolist()), map(text, right[kept].tolist()), strict=True))
+
+
+class _Table:
+    """Where each of many hashes is, looked up for a million at once."""
+
+    FACTOR = 0xD6E8FEB86659FD93  # odd; mixes all bits into the upper ones
+    MAX_LEVELS = 6  # each holds what collides in those before: a sixteenth
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        """Index hashes, [N] u64."""
+        self._hashes = hashes
+        self._levels: list[tuple[np.ndarray, np.uint64]] = []
+        rest = np.arange(hashes.size)
+        while rest.size and len(self._levels) < self.MAX_LEVELS:
+            bits = max(4, int(rest.size).bit_length() + 3)
+            level, shift = np.zeros(1 << bits, np.int32), np.uint64(64 - bits)
+            slots = self._slots(hashes[rest], len(self._levels), shift)
+            level[slots] = rest
+            self._levels.append((level, shift))
+            rest = rest[level[slots] != rest]
+
+    def find(self, wanted: np.ndarray) -> np.ndarray:
+        """Return the index of each wanted hash, [M] u64, or -1: [M] i64."""
+        found = np.full(wanted.size, -1)
+        open_ = np.arange(wanted.size)
+        for number, (level, shift) in enumerate(self._levels):
+            index = level[self._slots(wanted[open_], number, shift)]
+            is_hit = self._hashes[index] == wanted[open_]
+            found[open_[is_hit]] = index[is_hit]
+            open_ = open_[~is_hit]
+        return found
+
+    @classmethod
+    def _slots(cls, hashes: np.ndarray, number: int, shift: np.uint64) -> np.ndarray:
+        """Return the slots of hashes in the level of a number, [N] i64."""
+        factor = np.uint64(pow(cls.FACTOR, number + 1, 1 << 64))
+        return (((hashes ^ (hashes >> np.uint64(29))) * factor) >> shift).astype(np.int64)
 
 
 class _Hashes:
@@ -115,31 +173,3 @@ class _Hashes:
         powers = np.full(count, factor, np.uint64)
         powers[:1] = 1
         return np.cumprod(powers, dtype=np.uint64)
-
-
-def build_unigram(
-    tokens: list[str],
-    scores: np.ndarray,
-    *,
-    unknown: int | None,
-    has_bytes: bool,
-    charsmap: bytes,
-    add_prefix: bool,
-    is_space_squeezed: bool,
-) -> tokenizers.Tokenizer:
-    """Build SentencePiece unigram.
-
-    scores: [V] float, log probabilities.   charsmap: compiled normalization rules, may be empty.
-    add_prefix: a space is added before text.   is_space_squeezed: runs of spaces count as one.
-    """
-    if unknown is None:
-        raise CheckpointError("tokenizer.ggml.unknown_token_id is missing; a unigram tokenizer needs it")
-    pieces = list(zip(tokens, scores.astype(float).tolist(), strict=True))
-    core = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=has_bytes))
-    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
-    if is_space_squeezed:
-        steps += [normalizers.Strip(left=True, right=True), normalizers.Replace(Regex(" {2,}"), " ")]
-    core.normalizer = normalizers.Sequence([*steps, *_spaces(add_prefix)])
-    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="never")
-    core.decoder = _decoder(add_prefix)
-    return core

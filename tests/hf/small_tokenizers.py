@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from functools import cache
 from pathlib import Path
 
+import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -124,3 +126,21 @@ def write_folder(folder: Path, core: tokenizers.Tokenizer, **config: object) -> 
     values = {"bos_token": "<s>", "eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(values | config))
     return folder
+
+
+def train_sentencepiece(kind: str, **options: object) -> sentencepiece.SentencePieceProcessor:
+    """Train a sentencepiece model with byte fallback."""
+    written = io.BytesIO()
+    defaults = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+    options = defaults | {"user_defined_symbols": ["<tool>"]} | options
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter([line for text in CORPUS for line in text.splitlines()] * 5),
+        model_writer=written,
+        model_type=kind,
+        vocab_size=360 if kind == "bpe" else 330,
+        character_coverage=0.98,
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **options,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 
@@ -17,7 +16,7 @@ from octavo.hf.gguf import read_gguf
 from octavo.hf.tokenizer import Tokenizer
 from octavo.hf.tokenizer_words import WORD_RULES
 from tests.hf.real_models import DEMO, GEMMA, QWEN, model_file
-from tests.hf.small_tokenizers import CORPUS, NASTY, named
+from tests.hf.small_tokenizers import NASTY, named, train_sentencepiece
 
 PROMPT = "<|im_start|>user\nHi there<|im_end|>\n<|im_start|>assistant\n"
 
@@ -93,25 +92,6 @@ def test_byte_level_encodes_as_the_tokenizer_it_is_made_from():
     for text in [*NASTY, PROMPT, "a<tool>b\n\nc"]:
         assert tokenizer.encode(text) == core.encode(text).ids, text
     assert tokenizer.added_tokens == {t.content: i for i, t in core.get_added_tokens_decoder().items()}
-
-
-def train_sentencepiece(kind: str, **options: object) -> sentencepiece.SentencePieceProcessor:
-    """Train a sentencepiece model with byte fallback."""
-    written = io.BytesIO()
-    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False} | options
-    sentencepiece.SentencePieceTrainer.Train(
-        sentence_iterator=iter([line for text in CORPUS for line in text.splitlines()] * 5),
-        model_writer=written,
-        model_type=kind,
-        vocab_size=360 if kind == "bpe" else 330,
-        byte_fallback=True,
-        character_coverage=0.98,
-        user_defined_symbols=["<tool>"],
-        minloglevel=2,
-        hard_vocab_limit=False,
-        **options,
-    )
-    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
 
 
 def sentencepiece_metadata(oracle: sentencepiece.SentencePieceProcessor, model: str, **more: object):
