@@ -11,6 +11,8 @@ __all__ = ["Kind"]
 class Kind:
     """Blocks are kept until the request ends."""
 
+    expires = False
+
     def __init__(self, spec: KVCacheSpec) -> None:
         self.block_size = spec.block_size
 

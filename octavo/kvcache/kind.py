@@ -16,6 +16,8 @@ Finder = Callable[[int], int | None]  # block index -> id of a cached block of t
 class KVKind(Protocol):
     """Block policy of one KV group. Counts and indices are in blocks, lengths in tokens."""
 
+    expires: bool  # whether num_expired is ever above 0
+
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many table entries `num_tokens` tokens need."""
         ...

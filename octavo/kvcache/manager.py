@@ -19,6 +19,7 @@ class RequestBlocks:
 
     tables: block ids per group, append-only but for expiry.   hashes: of its full blocks of tokens.
     num_committed: leading blocks whose KV is computed and offered to hits.   num_expired: per group.
+    capacity: tokens that the tables have a place for.
     """
 
     root: BlockHash
@@ -26,6 +27,7 @@ class RequestBlocks:
     num_expired: list[int]
     hashes: list[BlockHash] = field(default_factory=list)
     num_committed: int = 0
+    capacity: int = 0
 
 
 class KVCacheManager:
@@ -40,6 +42,8 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self.kinds = [make_kind(group.spec) for group in groups]
         self.is_caching = enable_prefix_caching
+        self._expiring = [(group, kind) for group, kind in enumerate(self.kinds) if kind.expires]
+        self._nothing_new: list[list[int]] = [[] for _ in self.kinds]  # shared: nobody changes what allocate returns
         self.hasher = BlockHasher(hash_secret, self.block_size)
 
     def open(self, extra: tuple[str, ...]) -> RequestBlocks:
@@ -81,6 +85,7 @@ class KVCacheManager:
             blocks.tables[group] = list(hit)
             blocks.num_expired[group] = next((i for i, b in enumerate(hit) if b != NULL_BLOCK), len(hit))
         blocks.num_committed = len(hits[0])
+        blocks.capacity = blocks.num_committed * self.block_size
 
     def num_missing(self, blocks: RequestBlocks, num_tokens: int) -> int:
         """Count the free blocks it takes until `num_tokens` tokens have a place."""
@@ -107,6 +112,8 @@ class KVCacheManager:
 
     def allocate(self, blocks: RequestBlocks, num_tokens: int) -> list[list[int]] | None:
         """Extend the tables to `num_tokens` tokens. Returns the new ids per group, or None when too few are free."""
+        if num_tokens <= blocks.capacity:
+            return self._nothing_new
         if self.num_missing(blocks, num_tokens) > self.pool.num_free:
             return None
         added = []
@@ -115,6 +122,7 @@ class KVCacheManager:
             new = self.pool.take(max(0, kind.blocks_for(num_tokens) - len(table)))
             table.extend(new)
             added.append(new)
+        blocks.capacity = min(map(len, blocks.tables)) * self.block_size
         return added
 
     def commit(self, blocks: RequestBlocks, tokens: Sequence[int], num_computed: int) -> None:
@@ -129,7 +137,7 @@ class KVCacheManager:
                     if table[index] != NULL_BLOCK:
                         self.pool.cache(table[index], (blocks.hashes[index], group), piece)
         blocks.num_committed = max(full, blocks.num_committed)
-        for group, kind in enumerate(self.kinds):
+        for group, kind in self._expiring:
             expired = min(kind.num_expired(num_computed), len(blocks.tables[group]))
             if expired > blocks.num_expired[group]:
                 table, first = blocks.tables[group], blocks.num_expired[group]
@@ -158,4 +166,4 @@ class KVCacheManager:
             self.pool.release(table[::-1])
             blocks.tables[group] = []
             blocks.num_expired[group] = 0
-        blocks.num_committed = 0
+        blocks.num_committed = blocks.capacity = 0

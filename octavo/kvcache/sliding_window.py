@@ -12,6 +12,8 @@ __all__ = ["Kind"]
 class Kind:
     """Blocks wholly before the window become the null block; a hit needs the last window's blocks only."""
 
+    expires = True
+
     def __init__(self, spec: KVCacheSpec) -> None:
         assert spec.window is not None and spec.window > 0, f"a sliding window of {spec.window} tokens"
         self.block_size = spec.block_size

@@ -18,7 +18,7 @@ UNKNOWN_COST_TOKENS = 128  # prefill beside decodes before anything is measured
 
 
 class Gate(Protocol):
-    """One concern. `limit` is asked for each request in turn; commit and release tell what became of it."""
+    """One concern. `limit` is asked for each request in turn; admit and release tell of its coming and going."""
 
     name: str
     is_prefill_only: bool  # skipped for requests that compute their last token
@@ -28,8 +28,8 @@ class Gate(Protocol):
         """Return how many of `count` tokens may be computed now; 0 holds the request back."""
         ...
 
-    def commit(self, request: Request, count: int) -> None:
-        """Note that `count` tokens of the request are scheduled."""
+    def admit(self, request: Request) -> None:
+        """Note that the request runs from now on."""
         ...
 
     def release(self, request: Request) -> None:
@@ -40,7 +40,7 @@ class Gate(Protocol):
 class _Stateless:
     """A gate that needs no news."""
 
-    def commit(self, request: Request, count: int) -> None:
+    def admit(self, request: Request) -> None:
         """Nothing to note."""
 
     def release(self, request: Request) -> None:
@@ -66,14 +66,9 @@ class ContextGate(_Stateless):
     is_prefill_only = False
     is_shared = False
 
-    def __init__(self, max_model_len: int) -> None:
-        self.max_model_len = max_model_len
-
     def limit(self, request: Request, count: int, plan: StepPlan) -> int:
         """Hold a request back whose last allowed token is already on its way."""
-        if request.num_output >= request.wire.max_new_tokens:
-            return 0
-        return 0 if request.num_prompt + request.num_output >= self.max_model_len else count
+        return count if len(request.tokens) + request.num_expected < request.max_length else 0
 
 
 class ChunkGate(_Stateless):
@@ -137,7 +132,7 @@ class SharedPrefixGate:
             return count
         return 0
 
-    def commit(self, request: Request, count: int) -> None:
+    def admit(self, request: Request) -> None:
         """Note the blocks that an admitted request is about to compute."""
         for block_hash in request.blocks.hashes[request.blocks.num_committed :]:
             self._computing.setdefault(block_hash, request)
@@ -149,9 +144,9 @@ class SharedPrefixGate:
                 del self._computing[block_hash]
 
 
-def make_gates(config: SchedulerConfig, cache: KVCacheManager, cost: StepCost, max_model_len: int) -> Sequence[Gate]:
+def make_gates(config: SchedulerConfig, cache: KVCacheManager, cost: StepCost) -> Sequence[Gate]:
     """Return the gates that a configuration makes active."""
-    gates: list[Gate] = [ContextGate(max_model_len), BudgetGate()]
+    gates: list[Gate] = [ContextGate(), BudgetGate()]
     if config.long_prefill_threshold or not config.enable_chunked_prefill:
         gates.append(ChunkGate(config.long_prefill_threshold, config.enable_chunked_prefill))
     if config.max_step_stretch and config.enable_chunked_prefill:

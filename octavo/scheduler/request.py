@@ -23,14 +23,16 @@ class Request:
     """A request's progress. Owned by one scheduler; counts are tokens.
 
     tokens: prompt and output ids known here.   num_computed: leading tokens whose KV is valid.
-    num_inflight: scheduled, result not yet seen.   num_expected: sampled by a step in flight: position known, value not.
+    num_inflight: scheduled, result not yet seen.   num_expected: sampled by a step in flight, value not known yet.
     order: place in the queue; smaller is earlier.   row: index in the worker's table while running, else -1.
+    max_length: tokens that prompt and output may have together.
     progress_mark: length at which it was last resumed: until it grows, it is not preempted again.
     """
 
     __slots__ = (
         "blocked_on",
         "blocks",
+        "max_length",
         "num_cached",
         "num_computed",
         "num_expected",
@@ -47,12 +49,15 @@ class Request:
         "wire",
     )
 
-    def __init__(self, wire: EngineRequest, order: tuple[float, int], blocks: RequestBlocks) -> None:
+    def __init__(
+        self, wire: EngineRequest, order: tuple[float, int], blocks: RequestBlocks, max_model_len: int
+    ) -> None:
         self.wire = wire
         self.order = order
         self.blocks = blocks
         self.tokens = list(wire.prompt)
         self.num_prompt = len(wire.prompt)
+        self.max_length = min(self.num_prompt + wire.max_new_tokens, max_model_len)
         self.num_computed = 0
         self.num_inflight = 0
         self.num_expected = 0
@@ -71,14 +76,10 @@ class Request:
         return len(self.tokens) + self.num_expected - self.num_computed - self.num_inflight
 
     @property
-    def num_output(self) -> int:
-        """Output tokens, those in flight included."""
-        return len(self.tokens) + self.num_expected - self.num_prompt
-
-    @property
     def is_decoding(self) -> bool:
         """Whether all but its last token are computed or on their way."""
-        return self.num_pending == 1 and self.num_computed + self.num_inflight > 0
+        done = self.num_computed + self.num_inflight
+        return done > 0 and len(self.tokens) + self.num_expected - done == 1
 
     @property
     def reads_cache(self) -> bool:

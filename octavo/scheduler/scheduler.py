@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -66,7 +66,8 @@ class Scheduler:
         self._sequence = itertools.count()
         self._step = itertools.count()
         self._cost = StepCost()
-        self._gates = make_gates(config, cache, self._cost, max_model_len)
+        self._gates = make_gates(config, cache, self._cost)
+        self._decode_gates = [gate for gate in self._gates if not gate.is_prefill_only]
         self._composition: dict[int, tuple[int, int]] = {}  # step in flight -> decodes, prefill tokens
         self._totals = {"queries": 0, "hits": 0, "preemptions": 0}
 
@@ -92,7 +93,7 @@ class Scheduler:
         policy, ageing_s = self.config.policy, self.config.priority_ageing_s
         order = order_key(wire, next(self._sequence), policy=policy, ageing_s=ageing_s)
         extra = (wire.cache_salt,) if wire.cache_salt else ()
-        request = Request(wire, order, self.cache.open(extra))
+        request = Request(wire, order, self.cache.open(extra), self.max_model_len)
         self._requests[wire.id] = request
         if wire.deadline is not None:
             self._deadlines.add(wire.id)
@@ -159,11 +160,14 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput | None:
         """Choose the tokens of the next step; None when nothing can be computed now."""
         plan = StepPlan(self.budget, len(self.running))
-        decodes = [request for request in self.running if request.is_decoding]
-        others = [request for request in self.running if not request.is_decoding]
-        for request in itertools.chain(decodes, others):
-            if request.status is RequestStatus.RUNNING:
-                self._continue(request, plan)
+        others = []
+        for request in tuple(self.running):
+            if request.is_decoding:  # one token each: first, as many streams wait for them
+                self._continue(request, plan, self._decode_gates)
+            else:
+                others.append(request)
+        for request in others:
+            self._continue(request, plan, self._gates)
         if not plan.is_preempting:
             for request in self.waiting:
                 if plan.budget_left <= 0 or not self._free_rows:
@@ -177,23 +181,23 @@ class Scheduler:
         freed, self._freed_rows = self._freed_rows, []
         return plan.finish(step, freed)
 
-    def _limit(self, request: Request, plan: StepPlan) -> tuple[int, Gate | None]:
-        """Ask every gate how many of the request's pending tokens to compute: the count, and who holds it back at 0."""
-        count, is_decoding = request.num_pending, request.is_decoding
+    def _limit(self, request: Request, plan: StepPlan, gates: Sequence[Gate]) -> tuple[int, Gate | None]:
+        """Ask the gates how many of the request's pending tokens to compute: the count, and who holds it back at 0."""
+        count = request.num_pending
         if count <= 0:
             return 0, None
-        for gate in self._gates:
-            if is_decoding and gate.is_prefill_only:
-                continue
+        for gate in gates:
             count = gate.limit(request, count, plan)
             if count <= 0:
                 request.blocked_on = gate.name
                 return 0, gate
         return count, None
 
-    def _continue(self, request: Request, plan: StepPlan) -> None:
+    def _continue(self, request: Request, plan: StepPlan, gates: Sequence[Gate]) -> None:
         """Schedule a running request's next tokens, preempting others if memory is short."""
-        count, _ = self._limit(request, plan)
+        if request.status is not RequestStatus.RUNNING:
+            return  # preempted in this step
+        count, _ = self._limit(request, plan, gates)
         if count <= 0:
             return
         length = request.num_computed + request.num_inflight + count
@@ -251,7 +255,7 @@ class Scheduler:
         hits = hits or [[] for _ in self.cache.kinds]
         plan.num_hit_blocks = len(hits[0])
         request.num_computed = plan.num_hit_blocks * self.cache.block_size
-        count, gate = self._limit(request, plan)
+        count, gate = self._limit(request, plan, self._decode_gates if request.is_decoding else self._gates)
         if count <= 0:
             request.num_computed = 0
             return gate is None or not gate.is_shared
@@ -268,12 +272,14 @@ class Scheduler:
             self.cache.free(request.blocks)
             request.num_computed, request.blocked_on = 0, "memory"
             return False
-        self._start(request, hits, plan)
+        self._start(request, plan)
+        for gate in self._gates:
+            gate.admit(request)
         tables = [list(table) for table in request.blocks.tables]
         self._commit(request, count, tables, plan)
         return True
 
-    def _start(self, request: Request, hits: list[list[int]], plan: StepPlan) -> None:
+    def _start(self, request: Request, plan: StepPlan) -> None:
         self.waiting.remove(request)
         if request.status is RequestStatus.WAITING:
             request.num_cached = request.num_computed
@@ -306,14 +312,12 @@ class Scheduler:
 
     def _commit(self, request: Request, count: int, added: list[list[int]], plan: StepPlan) -> None:
         request.blocked_on = ""
-        is_decode, samples = request.is_decoding, count == request.num_pending
+        pending = request.num_pending
+        is_decode = pending == 1 and request.num_computed + request.num_inflight > 0
         request.num_inflight += count
         request.num_steps_inflight += 1
-        if samples:
-            request.num_expected += 1
-        for gate in self._gates:
-            gate.commit(request, count)
-        plan.add(request.row, count, added, samples=samples, is_decode=is_decode)
+        request.num_expected += count == pending
+        plan.add(request.row, count, added, samples=count == pending, is_decode=is_decode)
 
     # Results
 
