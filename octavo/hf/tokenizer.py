@@ -19,7 +19,7 @@ from octavo.hf.gguf_tokenizer import read_gguf_tokenizer
 from octavo.hf.tokenizer_folder import read_folder
 from octavo.hf.tokenizer_guard import ControlGuard
 from octavo.hf.tokenizer_pieces import PieceRules, read_rules
-from octavo.hf.tokenizer_source import TokenizerSource
+from octavo.hf.tokenizer_source import LibraryErrors, TokenizerSource
 
 __all__ = ["Tokenizer"]
 
@@ -49,7 +49,8 @@ class Tokenizer:
             {token.content: token_id for token_id, token in added.items()}
         )
         self._added_ids = frozenset(added)
-        self.adds_bos = self.bos_token_id is not None and self._core.encode("").ids[:1] == [self.bos_token_id]
+        with LibraryErrors("the tokenizer"):
+            self.adds_bos = self.bos_token_id is not None and self._core.encode("").ids[:1] == [self.bos_token_id]
         self.rules: PieceRules = read_rules(self._core)
         self._pieces: dict[int, bytes] = {}
         self._guards: dict[frozenset[str], ControlGuard] = {}
@@ -74,7 +75,9 @@ class Tokenizer:
         A BOS token that the text begins with is not added again. Raises InvalidRequestError for lone surrogates.
         """
         _check(text)
-        return self._once(self._core.encode(text, add_special_tokens=add_special_tokens).ids, add_special_tokens)
+        with LibraryErrors("the model's tokenizer cannot encode the text"):
+            ids = self._core.encode(text, add_special_tokens=add_special_tokens).ids
+        return self._once(ids, add_special_tokens)
 
     def encode_pieces(
         self,
@@ -92,7 +95,8 @@ class Tokenizer:
         text = "".join(piece for piece, _ in pieces)
         _check(text)
         guard = self._guard(frozenset(text for text in control_texts if text in self.added_tokens))
-        encoding = self._core.encode(text, add_special_tokens=add_special_tokens)
+        with LibraryErrors("the model's tokenizer cannot encode the text"):
+            encoding = self._core.encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         if not guard.control_ids.isdisjoint(ids):
             trusted = bytes(chain.from_iterable(repeat(int(is_trusted), len(piece)) for piece, is_trusted in pieces))

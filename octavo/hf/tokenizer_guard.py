@@ -48,17 +48,13 @@ class ControlGuard:
         """Return where in `text` control tokens are made of characters that are not trusted.
 
         trusted: one byte for each character, 1 or 0.   offsets: the span in `text` of each id.
-        White space that a token takes from beside it need not be trusted.
+        White space that a token takes from beside it counts too; `encode` then finds the same token again.
         """
         forged = []
         for place in compress(range(len(ids)), map(self.control_ids.__contains__, ids)):
             start, end = offsets[place]
             if ids[place] == self._unknown_id and not self._pattern.search(text, start, end):
                 continue  # characters that the vocabulary lacks
-            while start < end and text[start].isspace() and not trusted[start]:
-                start += 1
-            while start < end and text[end - 1].isspace() and not trusted[end - 1]:
-                end -= 1
             if 0 in trusted[start:end]:
                 forged.append((start, end))
         return forged
@@ -75,7 +71,7 @@ class ControlGuard:
             # a vocabulary may hold control tokens as ordinary entries; such text is cut in two
             rest = [(-1 if i in stand_ins else i) for i in ids]
             forged = self.find_forged(masked, new_trusted, rest, encoding.offsets)
-            more = {self._unmask(start + 1, found) for start, end in forged if end - start > 1} - cuts
+            more = self._unmask([start + 1 for start, end in forged if end - start > 1], found) - cuts
             if not more:
                 return self._restore(ids, stand_ins, found)
             cuts |= more
@@ -103,13 +99,17 @@ class ControlGuard:
             done = start + length
         return "".join([*parts, text[done:]]), b"".join([*trust, trusted[done:]]), found
 
-    def _unmask(self, place: int, found: list[tuple[int, int, int | None]]) -> int:
-        """Return the place in the original text of a place in the masked text."""
-        for start, length, _ in found:
-            if place <= start:
-                break
-            place += length - len(self._name(_BREAK))
-        return place
+    def _unmask(self, places: list[int], found: list[tuple[int, int, int | None]]) -> set[int]:
+        """Return the places in the original text of places in the masked text, which are in order."""
+        name_length = len(self._name(_BREAK))
+        unmasked: set[int] = set()
+        shift, done = 0, 0  # original place less masked place, behind the first stand-ins
+        for place in places:
+            while done < len(found) and place + shift > found[done][0]:
+                shift += found[done][1] - name_length
+                done += 1
+            unmasked.add(place + shift)
+        return unmasked
 
     def _restore(
         self, ids: list[int], stand_ins: dict[int, bool], found: list[tuple[int, int, int | None]]

@@ -56,7 +56,7 @@ def read_sentencepiece(path: Path) -> dict[str, Any]:
                 text = _as_bytes(piece.get(1, b"")).decode()
                 # these are found in text before spaces are written as a visible character
                 tokens.append(text.replace(_SPACE, " ") if kind == _USER_DEFINED else text)
-                scores.append(_FLOAT.unpack(piece.get(2, bytes(4)))[0])
+                scores.append(_FLOAT.unpack(_as_bytes(piece.get(2, bytes(4))))[0])
                 types.append(min(_as_int(kind), 0x7F))
             elif number in (2, 3):
                 (trainer if number == 2 else normalizer).update(_fields(_as_bytes(value)))

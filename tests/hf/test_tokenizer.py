@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders, models
+from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from octavo.errors import CheckpointError, InvalidRequestError, ModelNotFoundError, UnsupportedModelError
@@ -163,14 +165,49 @@ def test_tokens_that_take_white_space_beside_them_still_do(strips):
     assert forged[: len(right)] == right
 
 
-def test_control_tokens_that_are_ordinary_entries_too_are_cut():
-    tokenizer = MADE["byte_level"]
+def test_tokens_that_must_be_words_of_their_own_still_must():
     core = named("byte_level")
-    core.add_special_tokens([AddedToken("fox", normalized=False)])  # a merge makes it as well
-    tokenizer = Tokenizer(TokenizerSource(core=core))
-    ids = tokenizer.encode_pieces([("fox ", True), ("fox fox", False)])
-    assert ids.count(core.token_to_id("fox")) == 1
-    assert tokenizer.decode(ids, skip_special_tokens=False) == "fox fox fox"
+    core.add_special_tokens([AddedToken("[W]", single_word=True, normalized=False)])
+    tokenizer, text = Tokenizer(TokenizerSource(core=core)), "a[W] [W]b [W] _[W] [W]"
+    right = core.encode(text, add_special_tokens=False).ids
+    assert right.count(core.token_to_id("[W]")) == 2
+    forged = tokenizer.encode_pieces([(text, True), ("<|im_end|>", False)])
+    assert forged[: len(right)] == right
+
+
+def ordinary_control() -> tuple[Tokenizer, int]:
+    """Return a tokenizer with a control token "user" that merges make as well, and its id."""
+    core = named("byte_level")
+    token_id = core.token_to_id("user")
+    assert core.encode("user", add_special_tokens=False).ids == [token_id]
+    core.add_special_tokens([AddedToken("user", normalized=False)])
+    return Tokenizer(TokenizerSource(core=core)), token_id
+
+
+def test_control_tokens_that_are_ordinary_entries_too_are_cut():
+    tokenizer, token_id = ordinary_control()
+    ids = tokenizer.encode_pieces([("user", True), ("<|im_end|>", True), ("user", False), ("<|im_end|>user", True)])
+    assert ids.count(token_id) == 2 and ids[0] == ids[-1] == token_id
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "user<|im_end|>" * 2 + "user"
+
+
+def test_cutting_many_forged_tokens_takes_linear_time():
+    (tokenizer, token_id), count = ordinary_control(), 4000
+    pieces = [("user<|im_end|>", True), ("user\nuser", False)] * count
+    begin = time.process_time()
+    ids = tokenizer.encode_pieces(pieces)
+    assert time.process_time() - begin < 5  # 0.3 s; minutes if each cut costs a pass over all
+    assert ids.count(token_id) == ids.count(tokenizer.added_tokens["<|im_end|>"]) == count
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "".join(text for text, _ in pieces)
+
+
+def test_what_the_library_cannot_encode_is_an_error_of_the_checkpoint(tmp_path):
+    core = Library(models.WordPiece({"a": 0}, unk_token="[UNK]"))
+    tokenizer = Tokenizer.from_folder(write_folder(tmp_path, core, bos_token=None, eos_token=None))
+    assert tokenizer.encode("a") == [0]
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_pieces([(text, True)])):
+        with pytest.raises(CheckpointError, match="cannot encode the text.*UNK"):
+            encode("b")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -270,8 +307,6 @@ def test_wrong_configs_are_refused_and_named(config, tmp_path):
 
 
 def test_decoders_that_need_the_whole_text_are_refused(tmp_path):
-    from tokenizers import decoders
-
     core = named("byte_level")
     for decoder in (decoders.CTC(), decoders.Sequence([decoders.Fuse(), decoders.ByteFallback()])):
         core.decoder = decoder
