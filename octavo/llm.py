@@ -186,6 +186,7 @@ class LLM:
                 done[ids[-1]] = _refused(ids[-1], prompt, error)
         with tqdm(total=len(ids), initial=len(done), desc="requests", disable=not use_tqdm, dynamic_ncols=True) as bar:
             begin, tokens_in, tokens_out = time.perf_counter(), 0, 0
+            is_complete = False
             try:
                 while len(done) < len(ids):
                     for output in self.engine.step():
@@ -195,9 +196,10 @@ class LLM:
                         seconds = time.perf_counter() - begin
                         bar.set_postfix_str(f"in {tokens_in / seconds:.1f}, out {tokens_out / seconds:.1f} tok/s")
                         bar.update()
-            except BaseException:
-                self._abort_all()
-                raise
+                is_complete = True
+            finally:
+                if not is_complete:
+                    self._abort_all()
         return [done[request_id] for request_id in ids]
 
     def _abort_all(self) -> None:

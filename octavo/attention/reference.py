@@ -32,7 +32,7 @@ class Backend:
         return KVTensors(self.ops.new_kv_cache(*shape, spec.dtype), self.ops.new_kv_cache(*shape, spec.dtype))
 
     def plan(self, query_start: np.ndarray, seq_lens: np.ndarray, block_table: np.ndarray, spec: KVCacheSpec) -> Any:
-        """Prepare a batch once for all layers of a group."""
+        """Prepare a batch once for all layers of a group; shapes as in ops.plan_attention."""
         return self.ops.plan_attention(query_start, seq_lens, block_table, spec.block_size, spec.window)
 
     def forward(self, q: Tensor, kv: KVTensors, plan: Any, *, scale: float, softcap: float | None) -> Tensor:

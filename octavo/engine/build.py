@@ -22,7 +22,7 @@ from octavo.hf.checkpoint import Checkpoint, open_checkpoint
 from octavo.hf.hub import resolve_model
 from octavo.hf.tokenizer import Tokenizer
 from octavo.kvcache.manager import KVCacheManager
-from octavo.kvcache.planning import MemoryPlan, plan_blocks, plan_groups
+from octavo.kvcache.planning import MemoryFacts, MemoryPlan, plan_blocks, plan_groups
 from octavo.kvcache.spec import KVCacheSpec, KVGroup
 from octavo.loader.loader import ModelFacts, describe, load_model
 from octavo.log import get_logger
@@ -77,19 +77,20 @@ def plan_engine(config: EngineConfig, platform: Platform) -> EnginePlan:
     groups = tuple(plan_groups(specs))
     dtype = KV_DTYPES[full.model.dtype]
     assert full.model.max_model_len is not None and full.scheduler.max_num_batched_tokens is not None
+    tokens, rows = full.scheduler.max_num_batched_tokens, full.scheduler.max_num_seqs
     memory = plan_blocks(
-        groups=groups,
-        weight_bytes=weight_bytes(facts.config, dtype),
-        activation_bytes=activation_bytes(
-            facts.config, dtype, full.scheduler.max_num_batched_tokens, full.scheduler.max_num_seqs
+        groups,
+        MemoryFacts(
+            free_bytes=platform.memory().free_bytes,
+            weight_bytes=weight_bytes(facts.config, dtype),
+            activation_bytes=activation_bytes(facts.config, dtype, tokens, rows),
+            memory_fraction=full.cache.memory_fraction,
+            kv_bytes=full.cache.kv_cache_bytes,
         ),
-        free_bytes=platform.memory().free_bytes,
-        memory_fraction=full.cache.memory_fraction,
-        kv_cache_bytes=full.cache.kv_cache_bytes,
         max_model_len=full.model.max_model_len,
-        auto_max_model_len=config.model.max_model_len is None,
-        max_num_seqs=full.scheduler.max_num_seqs,
-        chunk=full.scheduler.max_num_batched_tokens,
+        is_length_fixed=config.model.max_model_len is not None,
+        max_num_seqs=rows,
+        chunk=tokens,
     )
     full = replace(full, model=replace(full.model, max_model_len=memory.max_model_len))
     return EnginePlan(

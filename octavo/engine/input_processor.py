@@ -54,7 +54,7 @@ class InputProcessor:
         self.clock = clock
 
     def process(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, options: Options | None = None
+        self, request_id: str, prompt: Prompt, params: SamplingParams, *, options: Options | None = None
     ) -> Submission:
         """Make the engine requests of one prompt.
 

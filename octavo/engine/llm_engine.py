@@ -71,7 +71,7 @@ class LLMEngine:
             request_id = f"req-{next(self._ids)}"
         if self.outputs.knows(request_id):
             raise InvalidRequestError(f"request id {request_id!r} is in use; choose another", param="request_id")
-        submission = self.inputs.process(request_id, prompt, params, options)
+        submission = self.inputs.process(request_id, prompt, params, options=options)
         self.outputs.add(submission)
         added: list[str] = []
         try:

@@ -159,7 +159,8 @@ def chat_body(response_id: str, info: ModelInfo, output: RequestOutput, warnings
         }
         for one in output.outputs
     ]
-    return _body(f"chatcmpl-{response_id}", "chat.completion", info, choices, [output], warnings)
+    name = f"chatcmpl-{response_id}"
+    return _body(name, "chat.completion", info=info, choices=choices, outputs=[output], warnings=warnings)
 
 
 def completion_body(
@@ -181,12 +182,14 @@ def completion_body(
                     "stop_reason": one.stop_reason,
                 }
             )
-    return _body(f"cmpl-{response_id}", "text_completion", info, choices, outputs, warnings)
+    name = f"cmpl-{response_id}"
+    return _body(name, "text_completion", info=info, choices=choices, outputs=outputs, warnings=warnings)
 
 
 def _body(
     response_id: str,
     kind: str,
+    *,
     info: ModelInfo,
     choices: list[dict[str, Any]],
     outputs: Sequence[RequestOutput],

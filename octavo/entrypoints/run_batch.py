@@ -88,10 +88,9 @@ class BatchRun:
                 rates = f"in {self.tokens_in / seconds:.0f}, out {self.tokens_out / seconds:.0f} tok/s"
                 bar.set_postfix_str(rates, refresh=False)
                 bar.refresh() if bar.n == bar.total else bar.update(0)
-        except BaseException:
-            for request_id in self._by_request:
+        finally:
+            for request_id in self._by_request:  # left over only when something ended the run early
                 self.engine.abort(request_id)
-            raise
 
     def _lines(self) -> set[int]:
         return {id(line) for line in self._by_request.values()}

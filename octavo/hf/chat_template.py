@@ -80,7 +80,7 @@ class ChatTemplate:
 
     `source`: the template, or templates by name: "default", and "tool_use" which is used when tools are given.
     `special_tokens`: further trusted variables by name (unk_token, pad_token, ...).
-    `time_budget_s` (of the thread's own time), `max_chars`: limits of one rendering.   `now`: the clock behind `strftime_now`.
+    `time_budget_s` (of the thread's own time), `max_chars`: limits of one rendering.   `now`: clock of `strftime_now`.
     Raises TemplateError if the template is wrong, too large, or uses what the sandbox refuses.
     """
 

@@ -138,8 +138,8 @@ def _explain(folder: Path, names: list[str], has_weights: bool) -> CheckpointErr
         )
     if "params.json" in names or any(name.startswith("consolidated") for name in names):
         return UnsupportedModelError(
-            f"{folder}: is in its vendor's own layout (params.json, consolidated.*); download the Hugging Face files of "
-            "the model: config.json, model*.safetensors and the tokenizer"
+            f"{folder}: is in its vendor's own layout (params.json, consolidated.*); download the Hugging Face "
+            "files of the model: config.json, model*.safetensors and the tokenizer"
         )
     if pickles:
         return UnsupportedModelError(_pickle_message(folder, pickles[0]))
@@ -197,8 +197,8 @@ def _folder_weights(folder: Path, names: list[str]) -> dict[str, Weight]:
     count = counts.pop()
     if sorted(int(match[1]) for match in numbered) != list(range(1, count + 1)):
         raise CheckpointError(
-            f"{folder}: holds {len(numbered)} of the {count} weight files {files[0][:6]}XXXXX-of-{count:05d}.safetensors; "
-            "download the missing ones"
+            f"{folder}: has {len(numbered)} of the {count} weight files {files[0][:6]}XXXXX-of-{count:05d}.safetensors"
+            "; download the missing ones"
         )
     weights: dict[str, Weight] = {}
     for name in files:
@@ -240,7 +240,7 @@ def _named_templates(path: Path, value: object) -> dict[str, str]:
     for name, text in value.items():
         if len(text) > MAX_TEMPLATE_BYTES:
             raise CheckpointError(
-                f"{path}: chat template {name[:80]!r} has {len(text)} characters, at most {MAX_TEMPLATE_BYTES} are allowed"
+                f"{path}: chat template {name[:80]!r} has {len(text)} characters, at most {MAX_TEMPLATE_BYTES} may be"
             )
     return value
 

@@ -97,7 +97,7 @@ class TracedText(str):
     __rmul__ = __mul__
 
 
-def trace(text: str, budget: Budget, mask: Mask = UNTRUSTED) -> TracedText:
+def trace(text: str, budget: Budget, *, mask: Mask = UNTRUSTED) -> TracedText:
     """Return `text` as a traced text; one that is traced already keeps its own mask."""
     return text if isinstance(text, TracedText) else TracedText(text, mask, budget)
 
@@ -160,7 +160,7 @@ def same_length_mask(text: TracedText, changed: str) -> Mask:
     return UNTRUSTED
 
 
-def spans(text: TracedText, pieces: Sequence[str], gap: int = 0) -> list[TracedText]:
+def spans(text: TracedText, pieces: Sequence[str], *, gap: int = 0) -> list[TracedText]:
     """Return pieces that follow one another in `text`, `gap` characters apart, with their provenance."""
     if not isinstance(text.mask, bytes):
         return [TracedText(piece, text.mask, text.budget) for piece in pieces]

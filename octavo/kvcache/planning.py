@@ -10,7 +10,7 @@ from octavo.errors import ConfigError
 from octavo.kvcache.kind import make_kind
 from octavo.kvcache.spec import KVCacheSpec, KVGroup
 
-__all__ = ["MemoryPlan", "plan_blocks", "plan_groups"]
+__all__ = ["MemoryFacts", "MemoryPlan", "plan_blocks", "plan_groups"]
 
 MAX_BLOCKS = 1 << 18  # tables and lists in Python stay small; more cache than this has no use on one machine
 MIB = 1 << 20
@@ -86,22 +86,29 @@ class MemoryPlan:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryFacts:
+    """What the KV cache has to share, and how. Sizes in bytes.   kv_bytes: fixed by the user, or None."""
+
+    free_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    memory_fraction: float
+    kv_bytes: int | None = None
+
+
 def plan_blocks(
-    *,
     groups: Sequence[KVGroup],
-    weight_bytes: int,
-    activation_bytes: int,
-    free_bytes: int,
-    memory_fraction: float,
-    kv_cache_bytes: int | None,
+    facts: MemoryFacts,
+    *,
     max_model_len: int,
-    auto_max_model_len: bool,
+    is_length_fixed: bool,
     max_num_seqs: int,
     chunk: int,
 ) -> MemoryPlan:
-    """Turn memory into blocks. Sizes in bytes, lengths in tokens; chunk: most tokens computed in one step.
+    """Turn memory into blocks. Lengths in tokens; chunk: most tokens computed in one step.
 
-    auto_max_model_len: max_model_len may be lowered to what fits.
+    is_length_fixed: whether max_model_len must be met; else it is lowered to what fits.
     Raises ConfigError when not even one request of max_model_len fits.
     """
     spec = groups[0].spec
@@ -111,12 +118,12 @@ def plan_blocks(
     def blocks_of(length: int) -> int:
         return sum(kind.peak_blocks(length, min(chunk, length)) for kind in kinds)
 
-    is_fixed = kv_cache_bytes is not None
-    rest = free_bytes - weight_bytes - activation_bytes
-    allowed = kv_cache_bytes if kv_cache_bytes is not None else int(max(0, rest) * memory_fraction)
+    is_fixed = facts.kv_bytes is not None
+    rest = facts.free_bytes - facts.weight_bytes - facts.activation_bytes
+    allowed = facts.kv_bytes if facts.kv_bytes is not None else int(max(0, rest) * facts.memory_fraction)
     useful = min(MAX_BLOCKS, 2 * max_num_seqs * blocks_of(max_model_len) + 1)
     num_blocks = min(allowed // block_bytes, useful)
-    if blocks_of(max_model_len) > num_blocks - 1 and auto_max_model_len:
+    if blocks_of(max_model_len) > num_blocks - 1 and not is_length_fixed:
         low, high = 0, max_model_len  # blocks_of grows with length
         while low < high:
             middle = (low + high + 1) // 2
@@ -125,17 +132,17 @@ def plan_blocks(
     need = blocks_of(max_model_len)
     if need > num_blocks - 1 or max_model_len < 2:
         raise ConfigError(
-            f"the KV cache may take {allowed / MIB:,.1f} MiB ({num_blocks} blocks of {block_bytes / 1024:,.1f} KiB), but "
-            f"one request of max_model_len={max_model_len} tokens needs {max(need, 1) + 1}; "
+            f"the KV cache may take {allowed / MIB:,.1f} MiB ({num_blocks} blocks of {block_bytes / 1024:,.1f} KiB), "
+            f"but one request of max_model_len={max_model_len} tokens needs {max(need, 1) + 1}; "
             "lower max_model_len, raise kv_cache_bytes or memory_fraction, or choose a smaller kv_cache_dtype",
             field="kv_cache_bytes" if is_fixed else "memory_fraction",
         )
     concurrency = (num_blocks - 1) / need
     return MemoryPlan(
-        free_bytes=free_bytes,
-        weight_bytes=weight_bytes,
-        activation_bytes=activation_bytes,
-        memory_fraction=memory_fraction,
+        free_bytes=facts.free_bytes,
+        weight_bytes=facts.weight_bytes,
+        activation_bytes=facts.activation_bytes,
+        memory_fraction=facts.memory_fraction,
         is_fixed=is_fixed,
         kv_bytes=num_blocks * block_bytes,
         block_size=spec.block_size,

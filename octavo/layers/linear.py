@@ -29,8 +29,8 @@ class Linear:
         rows = sum(shards.values())
         self.ops = ops
         self.sizes = tuple(shards.values())
-        self.weight = store.new(f"{name}.weight", (rows, in_features), shards)
-        self.bias = store.new(f"{name}.bias", (rows,), shards) if bias else None
+        self.weight = store.new(f"{name}.weight", (rows, in_features), shards=shards)
+        self.bias = store.new(f"{name}.bias", (rows,), shards=shards) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply.   x: [T, K] -> [T, N]."""

@@ -62,7 +62,7 @@ class ParameterStore:
     def __init__(self) -> None:
         self._parameters: dict[str, Parameter] = {}
 
-    def new(self, name: str, shape: tuple[int, ...], shards: Mapping[str, int] | None = None) -> Parameter:
+    def new(self, name: str, shape: tuple[int, ...], *, shards: Mapping[str, int] | None = None) -> Parameter:
         """Declare a parameter."""
         assert name not in self._parameters, f"parameter {name} is declared twice"
         parameter = self._parameters[name] = Parameter(name, shape, shards)

@@ -36,7 +36,7 @@ class RopeConfig:
     factors: tuple[float, ...] | None = None
 
 
-def rope_from_hf(hf: Mapping[str, Any], head_dim: int, layer_type: str | None = None) -> RopeConfig:
+def rope_from_hf(hf: Mapping[str, Any], head_dim: int, *, layer_type: str | None = None) -> RopeConfig:
     """Read the rotary embedding of a Hugging Face configuration, in either generation of its keys.
 
     layer_type: "full_attention" or "sliding_attention" where a model has one embedding for each.

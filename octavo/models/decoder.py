@@ -80,7 +80,7 @@ def _sizes(config: DecoderConfig) -> tuple[int, ...]:
     return (c.vocab_size, c.hidden_size, c.intermediate_size, c.num_layers, *heads)
 
 
-def whole(hf: Mapping[str, Any], key: str, default: int | None = None) -> int:
+def whole(hf: Mapping[str, Any], key: str, *, default: int | None = None) -> int:
     """Return a positive whole number of a configuration.
 
     Raises CheckpointError when it is missing or something else.

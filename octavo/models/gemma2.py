@@ -53,7 +53,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     }
     config = common(hf, defaults)
     kinds = layer_kinds(hf, config.num_layers, 2)
-    window = whole(hf, "sliding_window", 4096)
+    window = whole(hf, "sliding_window", default=4096)
     return replace(config, windows=tuple(window if windowed else None for windowed in kinds))
 
 

@@ -39,13 +39,13 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         "tie_word_embeddings": True,
     }
     given = {**defaults, **hf}
-    full = rope_from_hf(given, whole(given, "head_dim"), "full_attention")
+    full = rope_from_hf(given, whole(given, "head_dim"), layer_type="full_attention")
     local = {**given, "rope_theta": hf.get("rope_local_base_freq") or LOCAL_THETA, "rope_scaling": None}
-    sliding = rope_from_hf(local, whole(given, "head_dim"), "sliding_attention")
+    sliding = rope_from_hf(local, whole(given, "head_dim"), layer_type="sliding_attention")
     plain = {**hf, "rope_scaling": None, "rope_parameters": None}
     config = gemma2.common(plain, defaults)
     kinds = gemma2.layer_kinds(hf, config.num_layers, int(hf.get("sliding_window_pattern") or PATTERN))
-    window = whole(hf, "sliding_window", 4096)
+    window = whole(hf, "sliding_window", default=4096)
     return replace(
         config,
         qk_norm=True,

@@ -70,12 +70,12 @@ def gguf_config(metadata: Mapping[str, Any], architecture: str, read: TensorRead
 
 
 def unpermute_q(weight: np.ndarray, config: DecoderConfig) -> np.ndarray:
-    """Undo the pairing (2i, 2i+1) of rotary dimensions that this architecture's files use, for queries."""
+    """Undo the pairing (2i, 2i+1) of rotary dimensions that files of this architecture use.   weight: [N * H, ..]."""
     return _unpermute(weight, config.num_q_heads)
 
 
 def unpermute_k(weight: np.ndarray, config: DecoderConfig) -> np.ndarray:
-    """Undo the pairing (2i, 2i+1) of rotary dimensions that this architecture's files use, for keys."""
+    """Undo the pairing (2i, 2i+1) of rotary dimensions that files of this architecture use.   weight: [K * H, ..]."""
     return _unpermute(weight, config.num_kv_heads)
 
 

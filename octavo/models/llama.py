@@ -26,11 +26,11 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     Raises CheckpointError or UnsupportedModelError for values that cannot be.
     """
     hidden, heads, layers = whole(hf, "hidden_size"), whole(hf, "num_attention_heads"), whole(hf, "num_hidden_layers")
-    head_dim = whole(hf, "head_dim", hidden // heads)
+    head_dim = whole(hf, "head_dim", default=hidden // heads)
     rope = rope_from_hf(hf, head_dim)
     if hf.get("rope_factors"):
         rope = replace(rope, factors=tuple(hf["rope_factors"]))
-    position = whole(hf, "max_position_embeddings", 2048)
+    position = whole(hf, "max_position_embeddings", default=2048)
     if rope.kind in STRETCHED:
         position = int(position * float(rope.params.get("factor") or 1))
     window = hf.get("sliding_window")
@@ -40,7 +40,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         intermediate_size=whole(hf, "intermediate_size"),
         num_layers=layers,
         num_q_heads=heads,
-        num_kv_heads=whole(hf, "num_key_value_heads", heads),
+        num_kv_heads=whole(hf, "num_key_value_heads", default=heads),
         head_dim=head_dim,
         max_position=position,
         default_position=rope.original_length if rope.kind == "longrope" else position,

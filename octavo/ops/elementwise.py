@@ -22,7 +22,7 @@ def from_host(array: np.ndarray, dtype: str | None = None) -> Tensor:
 
 @op
 def to_host(x: Tensor) -> np.ndarray:
-    """Return a tensor as a host array, sharing memory where the device is the host; bf16 comes as float32."""
+    """Return a tensor of any shape as a host array, sharing memory where it can; bf16 comes as float32."""
 
 
 @op

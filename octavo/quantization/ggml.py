@@ -47,7 +47,7 @@ _E2M1_TABLES = _byte_tables(_E2M1_VALUES)
 
 
 def decode(weight: Weight, out: np.ndarray | None = None) -> np.ndarray:
-    """Decode a whole weight.
+    """Decode a whole weight, of any shape.
 
     out: C-contiguous float32 of the weight's shape, written if given. Returns it, or a new array.
     Raises UnsupportedModelError for an unknown format, CheckpointError if the bytes do not fit the shape.
@@ -55,7 +55,7 @@ def decode(weight: Weight, out: np.ndarray | None = None) -> np.ndarray:
     return decode_many([weight], outs=None if out is None else [out])[0]
 
 
-def decode_rows(weight: Weight, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
+def decode_rows(weight: Weight, start: int, stop: int, *, out: np.ndarray | None = None) -> np.ndarray:
     """Decode rows start to stop (exclusive); leading dimensions count as rows, [.., D] is [R, D].
 
     out: C-contiguous float32 [stop - start, D], written if given. Returns it, or a new array. Errors: see `decode`;
@@ -74,7 +74,7 @@ def decode_rows(weight: Weight, start: int, stop: int, out: np.ndarray | None = 
 def decode_many(
     weights: Sequence[Weight], threads: int = 1, *, outs: Sequence[np.ndarray] | None = None
 ) -> list[np.ndarray]:
-    """Decode several weights with a pool of threads; a large weight is shared among them.
+    """Decode several weights, of any shape, with a pool of threads; a large weight is shared among them.
 
     outs: one C-contiguous float32 array per weight, written if given. Returns them, or new arrays, in order.
     Errors: see `decode`; all weights are checked before the first is decoded.
@@ -109,9 +109,7 @@ def _check(weight: Weight) -> BlockFormat:
     """Return the weight's format; raises if it is unknown or the bytes do not fit the shape."""
     form = BLOCK.get(weight.format)
     if form is None:
-        raise UnsupportedModelError(
-            f"tensor {weight.name!r} has format {weight.format}, which cannot be decoded; supported are {', '.join(BLOCK)}"
-        )
+        raise UnsupportedModelError(f"tensor {weight.name!r} has format {weight.format}, not one of {', '.join(BLOCK)}")
     elements = 1
     for dim in weight.shape:
         elements *= dim

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.engine.build import build_engine, plan_engine
 
 from octavo.config.engine import EngineConfig
+from octavo.engine.build import build_engine, plan_engine
 from octavo.engine.core import EngineCore
 from octavo.engine.messages import EngineRequest
 from octavo.platforms.cpu import CpuPlatform

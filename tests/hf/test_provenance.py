@@ -281,7 +281,8 @@ BODIES = (
     "{{% filter upper %}}a{{{{ {0} }}}}{{% endfilter %}}",
     "{{% for c in {0} %}}{{{{ c ~ loop.index if loop.first else c }}}}{{% endfor %}}",
     "{{% call(x) wrap() %}}{{{{ x + {0} }}}}{{% endcall %}}",
-    "{{% set ns = namespace(t='') %}}{{% for c in [{0}, {0}] %}}{{% set ns.t = ns.t + c %}}{{% endfor %}}{{{{ ns.t }}}}",
+    "{{% set ns = namespace(t='') %}}{{% for c in [{0}, {0}] %}}{{% set ns.t = ns.t + c %}}{{% endfor %}}"
+    "{{{{ ns.t }}}}",
     "{{% with z = {0} %}}{{{{ z }}}}{{% endwith %}}",
 )
 MACROS = "{% macro pair(a, b='-') %}<{{ a }}|{{ b }}>{% endmacro %}{% macro wrap() %}<{{ caller('_') }}>{% endmacro %}"

@@ -93,7 +93,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "half byte": (build({"w": entry("F4", [3], [0, 1])}, bytes(1)), "needs 1.5 bytes"),
     "beyond end": (build({"w": entry()}, bytes(7)), "'w' ends at byte 8 of the data, which has 7"),
     "left over": (build({"w": entry()}, bytes(9)), "1 bytes after the last tensor"),
-    "hole": (build({"a": entry(), "b": entry(offsets=[12, 20])}, bytes(20)), "begins at byte 12 and leaves a hole after byte 8"),
+    "hole": (build({"a": entry(), "b": entry(offsets=[12, 20])}, bytes(20)), "leaves a hole after byte 8"),
     "overlap": (build({"a": entry(), "b": entry(offsets=[4, 12])}, bytes(12)), "'b' begins at byte 4 and overlaps"),
     "same place": (build({"a": entry(), "b": entry()}, bytes(8)), "overlaps"),
 }  # fmt: skip

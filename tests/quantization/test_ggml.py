@@ -102,7 +102,7 @@ def test_rows_are_those_of_the_whole() -> None:
     weight = Weight("w", (2, 6, 512), "Q4_K", blocks.reshape(-1))
     whole = decode(weight).reshape(12, 512)
     out = np.empty((4, 512), dtype=np.float32)
-    assert decode_rows(weight, 5, 9, out) is out
+    assert decode_rows(weight, 5, 9, out=out) is out
     assert_bits_equal(out, whole[5:9])
     assert decode_rows(weight, 3, 3).shape == (0, 512)
     with pytest.raises(ValueError, match="has 12"):
@@ -154,7 +154,7 @@ def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:
 
 
 def test_unknown_format_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModelError, match="IQ1_S.*supported are.*Q4_K"):
+    with pytest.raises(UnsupportedModelError, match="IQ1_S.*not one of.*Q4_K"):
         decode(Weight("w", (256,), "IQ1_S", np.zeros(50, dtype=np.uint8)))
 
 
