@@ -9,3 +9,5 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.pop("OCTAVO_TRACEBACK", None)
+
+pytest_plugins = ["tests.models_on_disk"]
