@@ -22,6 +22,7 @@ _FEW = 2048  # contenders whose scores are computed without a first selection
 _LEAST = torch.finfo(torch.float32).min
 _BLOCK = 64  # tokens whose maximum is looked at first
 _CHUNK = 32768  # token ids hashed at a time: their int64 values fit the second-level cache
+_FIRST_NUCLEUS = 256  # tokens that a nucleus is first looked for in
 _BINS = 2048  # of the histogram that a nucleus is searched with
 _BINS_PER_NAT = 64.0
 
@@ -209,34 +210,46 @@ def mask_min_p(x: torch.Tensor, rows: np.ndarray, min_p: np.ndarray) -> torch.Te
 def mask_top_k_top_p(x: torch.Tensor, rows: np.ndarray, top_k: np.ndarray, top_p: np.ndarray) -> torch.Tensor:
     """Find the survivors of each row, mask the row, and put them back."""
     for row, k, p in zip(rows.tolist(), top_k.tolist(), top_p.tolist(), strict=True):
-        limited = 0 < k < x.shape[1]
-        if not limited and p >= 1:
-            continue
-        values, ids = _at_least(x[row], k, _LEAST) if limited else _nucleus_candidates(x[row], p)
-        if p < 1:
-            keep = _nucleus_size(values, p, values if limited else x[row])
-            values, ids = values[:keep], ids[:keep]
-        _keep(x[row], ids, values)
+        if 0 < k < x.shape[1]:
+            values, ids = _at_least(x[row], k, _LEAST)
+            size = _nucleus_size(values, p, _mass(values).sum()) if p < 1 else len(values)
+            _keep(x[row], ids[:size], values[:size])
+        elif p < 1:
+            values, ids = _nucleus(x[row], p)
+            _keep(x[row], ids, values)
     return x
 
 
-def _nucleus_size(values: torch.Tensor, p: float, everything: torch.Tensor) -> int:
-    """Count the leading entries of `values` (falling) whose preceding mass is below p of that of `everything`."""
-    mass = (values.double() - values[0].double()).exp_()
-    total = mass.sum() if everything is values else (everything - values[0]).exp_().sum(dtype=torch.float64)
-    before = mass.cumsum(0) - mass
-    return max(1, int((before < p * total).sum()))
+def _mass(values: torch.Tensor) -> torch.Tensor:
+    """Return exp(values - first), float64.   values: falling."""
+    return (values - values[0]).double().exp_()
 
 
-def _nucleus_candidates(row: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the greatest entries of a row, enough of them to hold the mass p, ordered.
+def _nucleus_size(values: torch.Tensor, p: float, total: torch.Tensor) -> int:
+    """Count the leading values (falling) whose preceding mass is below p of the total."""
+    mass = _mass(values)
+    return max(1, int((mass.cumsum(0) - mass < p * total).sum()))
 
-    A histogram of the mass over the distance from the maximum says how far down to go.
+
+def _nucleus(row: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values and ids of one row's nucleus: among its greatest few, where they hold the mass p."""
+    shares = (row - row.amax()).exp_()
+    total = shares.sum(dtype=torch.float64)
+    values, ids = _at_least(row, _FIRST_NUCLEUS, _LEAST)
+    if _mass(values).sum() < p * total * (1 + 1e-6):
+        values, ids = _down_to_mass(row, shares, p)
+    size = _nucleus_size(values, p, total)
+    return values[:size], ids[:size]
+
+
+def _down_to_mass(row: torch.Tensor, shares: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the greatest entries of a row, enough of them to hold the mass p, by falling value then rising id.
+
+    shares: exp(row - maximum). A histogram of it over the distance from the maximum says how far down to go.
     """
-    depth = row.max() - row
-    bins = (depth * _BINS_PER_NAT).clamp_(max=_BINS - 1).int()
-    mass = torch.bincount(bins, weights=depth.neg_().exp_().double(), minlength=_BINS).cumsum(0)
-    last = int((mass < p * (1 + 1e-5) * mass[-1]).sum())
+    bins = (row.amax() - row).mul_(_BINS_PER_NAT).clamp_(max=_BINS - 1).int()
+    mass = torch.bincount(bins, weights=shares.double(), minlength=_BINS).cumsum(0)
+    last = int((mass < p * (1 + 1e-6) * mass[-1]).sum())
     ids = torch.nonzero(bins <= last).flatten()
     values, order = torch.sort(row[ids], descending=True, stable=True)
     return values, ids[order]
