@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Literal
 
@@ -36,9 +35,6 @@ class CpuPlatform:
 
         Raises ConfigError for an override that names no op or no implementation of it.
         """
-        # torch's OpenMP pool spins between operations by default. Where another process wants a core too, each barrier
-        # then waits for a time slice: measured 5 to 8 times slower steps. It must be set before torch is imported.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         for backend in dict.fromkeys((*self.backends, *overrides.values())):
             load(backend)
         return bind(self.backends, overrides)
