@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.attention.backend import AttentionBackend, KVTensors
 from octavo.attention.batch import ForwardBatch
 from octavo.kvcache.spec import KVCacheSpec
@@ -13,7 +15,8 @@ __all__ = ["Attention"]
 class Attention:
     """Attention of one layer. Its cache and backend are bound after loading.
 
-    table: rope table [P, R].   scale: multiplies the scores.   window: span in tokens, or None for full attention.
+    rope: index of its rotary embedding among the model's.   scale: multiplies the scores.
+    window: span in tokens, or None for full attention.
     """
 
     def __init__(
@@ -22,7 +25,7 @@ class Attention:
         *,
         num_kv_heads: int,
         head_dim: int,
-        table: Tensor,
+        rope: int,
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
@@ -30,7 +33,7 @@ class Attention:
         self.ops = ops
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
-        self.table = table
+        self.rope = rope
         self.scale = scale
         self.window = window
         self.softcap = softcap
@@ -53,11 +56,14 @@ class Attention:
         """Give the layer its KV group, cache tensors and backend."""
         self._group, self._kv, self._backend = group, kv, backend
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
-        """Attend.   q: [T, N * H].   k, v: [T, K * H].   Returns [T, N * H]; the cache is mutated."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, angles: Sequence[Tensor]) -> Tensor:
+        """Attend.   q: [T, N * H].   k, v: [T, K * H].   angles: of each rotary embedding, [T, R].
+
+        Returns [T, N * H]; the cache is mutated.
+        """
         assert self._kv is not None and self._backend is not None, "the KV cache is not bound"
         meta = batch.attn[self._group]
-        q = self.ops.rope(q, batch.positions, self.table, self.head_dim)
-        k = self.ops.rope(k, batch.positions, self.table, self.head_dim)
+        q = self.ops.rope(q, angles[self.rope], self.head_dim)
+        k = self.ops.rope(k, angles[self.rope], self.head_dim)
         self.ops.write_kv(k, v, self._kv.k, self._kv.v, meta.slots)
         return self._backend.forward(q, self._kv, meta.plan, scale=self.scale, softcap=self.softcap)

@@ -160,18 +160,21 @@ def rope_table(rope: RopeConfig, max_length: int) -> np.ndarray:
 
 
 class RopeTables:
-    """The tables of one model: layers with the same rotary embedding share one."""
+    """The rotary embeddings of one model: layers with the same one share its table."""
 
     def __init__(self, ops: Ops, max_length: int) -> None:
         self.ops = ops
         self.max_length = max_length
-        self._tables: list[tuple[RopeConfig, Tensor]] = []
+        self._ropes: list[RopeConfig] = []
+        self._tables: list[Tensor] = []
 
-    def get(self, rope: RopeConfig) -> Tensor:
-        """Return the table [P, R] of a rotary embedding, made on first use."""
-        for known, table in self._tables:
-            if known == rope:
-                return table
-        table = self.ops.from_host(rope_table(rope, self.max_length))
-        self._tables.append((rope, table))
-        return table
+    def index(self, rope: RopeConfig) -> int:
+        """Return a rotary embedding's place among the tables; its table is made on first use."""
+        if rope not in self._ropes:
+            self._ropes.append(rope)
+            self._tables.append(self.ops.from_host(rope_table(rope, self.max_length)))
+        return self._ropes.index(rope)
+
+    def angles(self, positions: Tensor) -> list[Tensor]:
+        """Return each embedding's cosines and sines of some positions: [T] int64 -> [T, R] each."""
+        return [self.ops.take_rows(table, positions) for table in self._tables]

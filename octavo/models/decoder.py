@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -168,7 +168,7 @@ class Block:
             ops,
             num_kv_heads=c.num_kv_heads,
             head_dim=c.head_dim,
-            table=tables.get(c.ropes[index]),
+            rope=tables.index(c.ropes[index]),
             scale=c.attention_scale,
             window=c.windows[index],
             softcap=c.attention_softcap,
@@ -189,12 +189,12 @@ class Block:
             RMSNorm(ops, store, f"{name}.post_mlp_norm", c.hidden_size, c.norm_eps) if sandwich else None
         )
 
-    def __call__(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """Run the layer.   x: [T, D] -> [T, D]; its KV cache is mutated."""
+    def __call__(self, x: Tensor, batch: ForwardBatch, angles: Sequence[Tensor]) -> Tensor:
+        """Run the layer.   x: [T, D] -> [T, D]; its KV cache is mutated.   angles: of each rotary embedding."""
         q, k, v = self.qkv.split(self.attn_norm(x))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        attended = self.o(self.attention(q, k, v, batch))
+        attended = self.o(self.attention(q, k, v, batch, angles))
         if self.post_attn_norm is not None:
             attended = self.post_attn_norm(attended)
         x = self.ops.add(x, attended)
@@ -214,9 +214,9 @@ class Decoder:
         self.config = config
         self.ops = ops
         self.parameters = store = ParameterStore()
-        tables = RopeTables(ops, max_length)
+        self.ropes = RopeTables(ops, max_length)
         self.embed = store.new("embed.weight", (config.vocab_size, config.hidden_size))
-        self.blocks = [Block(config, i, ops=ops, store=store, tables=tables) for i in range(config.num_layers)]
+        self.blocks = [Block(config, i, ops=ops, store=store, tables=self.ropes) for i in range(config.num_layers)]
         self.norm = RMSNorm(ops, store, "norm", config.hidden_size, config.norm_eps)
         self.head = self.embed if config.is_tied else store.new("lm_head.weight", self.embed.shape)
         self.attention_layers = tuple(block.attention for block in self.blocks)
@@ -226,8 +226,9 @@ class Decoder:
         x = self.ops.embed(batch.input_ids, self.embed.tensor)
         if self.config.embedding_scale is not None:
             x = self.ops.scale(x, self.config.embedding_scale)
+        angles = self.ropes.angles(batch.positions)
         for block in self.blocks:
-            x = block(x, batch)
+            x = block(x, batch, angles)
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -23,12 +23,12 @@ def _head_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     return _norm(x.reshape(len(x), -1, len(weight)), weight, eps).reshape(x.shape)
 
 
-def _rope(x: np.ndarray, positions: np.ndarray, table: np.ndarray, head_dim: int) -> np.ndarray:
+def _rope(x: np.ndarray, angles: np.ndarray, head_dim: int) -> np.ndarray:
     out = x.reshape(len(x), -1, head_dim).copy()
-    half = table.shape[1] // 2
-    for t, position in enumerate(positions):
+    half = angles.shape[1] // 2
+    for t in range(len(x)):
         for i in range(half):
-            cos, sin = table[position, i], table[position, half + i]
+            cos, sin = angles[t, i], angles[t, half + i]
             a, b = x.reshape(out.shape)[t, :, i], x.reshape(out.shape)[t, :, half + i]
             out[t, :, i], out[t, :, half + i] = a * cos - b * sin, a * sin + b * cos
     return out.reshape(x.shape)

@@ -10,7 +10,10 @@ from octavo.ops import linear as schema
 
 @schema.linear.impl("torch")
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Multiply by a dense weight."""
+    """Multiply by a dense weight. One row is a matrix-vector product, which streams weights faster than a GEMM does."""
+    if x.shape[0] == 1 and x.dtype == torch.float32:
+        row = torch.mv(weight, x[0])
+        return (row if bias is None else row.add_(bias)).unsqueeze(0)
     return F.linear(x, weight, bias)
 
 

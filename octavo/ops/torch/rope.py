@@ -8,10 +8,10 @@ from octavo.ops import rope as schema
 
 
 @schema.rope.impl("torch")
-def rope(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, head_dim: int) -> torch.Tensor:
+def rope(x: torch.Tensor, angles: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Rotate pairs (i, i + R/2) of every head."""
-    half = table.shape[1] // 2
-    cos, sin = table.index_select(0, positions).unsqueeze(1).split(half, dim=-1)
+    half = angles.shape[1] // 2
+    cos, sin = angles.unsqueeze(1).split(half, dim=-1)
     heads = x.reshape(x.shape[0], -1, head_dim)
     out = torch.empty_like(heads)
     first, second = heads[..., :half], heads[..., half : 2 * half]
