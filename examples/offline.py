@@ -22,6 +22,10 @@ def main() -> None:
     answer = llm.chat(messages, SamplingParams(temperature=0.0, max_tokens=32))[0]
     print(answer.outputs[0].text)
 
+    for delta in llm.stream("Once upon a time", SamplingParams(temperature=0.0, max_tokens=24)):
+        print(delta.outputs[0].text, end="", flush=True)
+    print()
+
 
 if __name__ == "__main__":
     main()

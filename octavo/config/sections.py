@@ -109,7 +109,6 @@ class ParallelConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservabilityConfig(Section):
-    """Logs and statistics."""
+    """Logs."""
 
     log_level: Literal["debug", "info", "warning", "error"] = field_("warning", "Least severe log message shown.")
-    log_stats: bool = field_(False, "Log throughput and cache use every 10 s while requests run.")

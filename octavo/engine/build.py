@@ -56,6 +56,9 @@ def plan_engine(config: EngineConfig, platform: Platform) -> EnginePlan:
     Raises ModelNotFoundError, CheckpointError or ConfigError.
     """
     checkpoint = open_checkpoint(resolve_model(config.model.model, config.model.revision))
+    wanted = config.model.load_format
+    if wanted in ("safetensors", "gguf") and wanted != checkpoint.format:
+        raise ConfigError(f"load_format={wanted}, but {checkpoint.path} is {checkpoint.format}", field="load_format")
     facts = describe(checkpoint)
     threads = platform.threads()
     resolved = resolve(
