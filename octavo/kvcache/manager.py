@@ -43,7 +43,7 @@ class KVCacheManager:
         self.kinds = [make_kind(group.spec) for group in groups]
         self.is_caching = enable_prefix_caching
         self._expiring = [(group, kind) for group, kind in enumerate(self.kinds) if kind.expires]
-        self._nothing_new: list[list[int]] = [[] for _ in self.kinds]  # shared: nobody changes what allocate returns
+        self.nothing_new: list[list[int]] = [[] for _ in self.kinds]  # shared: nobody changes what allocate returns
         self.hasher = BlockHasher(hash_secret, self.block_size)
 
     def open(self, extra: tuple[str, ...]) -> RequestBlocks:
@@ -113,7 +113,7 @@ class KVCacheManager:
     def allocate(self, blocks: RequestBlocks, num_tokens: int) -> list[list[int]] | None:
         """Extend the tables to `num_tokens` tokens. Returns the new ids per group, or None when too few are free."""
         if num_tokens <= blocks.capacity:
-            return self._nothing_new
+            return self.nothing_new
         if self.num_missing(blocks, num_tokens) > self.pool.num_free:
             return None
         added = []

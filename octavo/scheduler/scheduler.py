@@ -162,8 +162,13 @@ class Scheduler:
         plan = StepPlan(self.budget, len(self.running))
         others = []
         for request in tuple(self.running):
-            if request.is_decoding:  # one token each: first, as many streams wait for them
-                self._continue(request, plan, self._decode_gates)
+            done = request.num_computed + request.num_inflight
+            if len(request.tokens) + request.num_expected - done == 1 and done > 0:
+                # one token each: first, as many streams wait for them; most have room in their last block
+                if done < request.blocks.capacity:
+                    self._extend(request, plan)
+                else:
+                    self._continue(request, plan, self._decode_gates)
             else:
                 others.append(request)
         for request in others:
@@ -212,6 +217,19 @@ class Scheduler:
                 return
             added = self.cache.allocate(request.blocks, length)
         self._commit(request, count, added, plan)
+
+    def _extend(self, request: Request, plan: StepPlan) -> None:
+        """Do what _continue does for one token that has its place already."""
+        if request.status is not RequestStatus.RUNNING:
+            return
+        for gate in self._decode_gates:
+            if gate.limit(request, 1, plan) <= 0:
+                request.blocked_on = gate.name
+                return
+        request.num_inflight += 1
+        request.num_steps_inflight += 1
+        request.num_expected += 1
+        plan.add(request.row, 1, self.cache.nothing_new, samples=True, is_decode=True)
 
     def _victim(self, request: Request, plan: StepPlan) -> Request | None:
         """Return the running request that loses least by giving its blocks up, `request` itself included.
