@@ -61,7 +61,7 @@ def theirs(warper: Callable[..., Any], x: np.ndarray, ids: list[int] | None = No
         ({"repetition_penalty": 1.4}, RepetitionPenaltyLogitsProcessor(1.4)),
         ({"repetition_penalty": 0.8}, RepetitionPenaltyLogitsProcessor(0.8)),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else type(value).__name__,
 )
 def test_a_feature_equals_transformers(given: dict[str, float], warper: Callable[..., Any], seed: int) -> None:
     x = logits(seed)
