@@ -56,6 +56,7 @@ class Scheduler:
         self.cache = cache
         self.max_model_len = max_model_len
         self.clock = clock
+        self._is_by_priority = config.policy == "priority"
         self.waiting = RequestQueue()
         self.running: list[Request] = []
         self._requests: dict[str, Request] = {}
@@ -246,10 +247,6 @@ class Scheduler:
         if len(self.running) == 1 and not candidates:
             return None
         return min(candidates, key=self._loss, default=None)
-
-    @property
-    def _is_by_priority(self) -> bool:
-        return self.config.policy == "priority"
 
     def _loss(self, request: Request) -> tuple[float, int, float, int]:
         importance = -request.wire.priority if self._is_by_priority else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,16 @@ def info(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
     return make_info(tmp_path_factory.mktemp("mock"))
 
 
+class _Endless(MockEngine):
+    """Sends three tokens and then nothing, until the request is aborted."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: ids_of("xxx"))
+
+    def _next(self, replay: Any) -> EngineOutput:
+        return EngineOutput(replay.request.id) if replay.num_sent == 3 else super()._next(replay)
+
+
 async def _text(stream: AsyncIterator[RequestOutput]) -> str:
     return "".join([output.outputs[0].text async for output in stream])
 
@@ -41,7 +52,7 @@ def test_many_streams_at_once_get_their_own_text(info: ModelInfo) -> None:
 
 def test_leaving_a_stream_aborts_its_request(info: ModelInfo) -> None:
     async def main() -> None:
-        core = MockEngine(lambda _: ids_of("x") * 2000)
+        core = _Endless()
         async with AsyncEngine(core, info) as engine:
             async with aclosing(engine.generate("p", FOREVER, request_id="left")) as stream:
                 async for _ in stream:
@@ -55,7 +66,7 @@ def test_leaving_a_stream_aborts_its_request(info: ModelInfo) -> None:
 
 def test_abort_ends_a_stream_with_a_last_output(info: ModelInfo) -> None:
     async def main() -> None:
-        async with AsyncEngine(MockEngine(lambda _: ids_of("x") * 2000), info) as engine:
+        async with AsyncEngine(_Endless(), info) as engine:
             last = None
             async for output in engine.generate("p", FOREVER, request_id="r"):
                 last = output
@@ -78,7 +89,7 @@ def test_an_invalid_request_fails_alone(info: ModelInfo) -> None:
 
 def test_an_id_in_use_is_refused(info: ModelInfo) -> None:
     async def main() -> None:
-        engine = AsyncEngine(MockEngine(lambda _: ids_of("x") * 2000), info)
+        engine = AsyncEngine(_Endless(), info)
         async with engine, aclosing(engine.generate("p", FOREVER, request_id="same")) as stream:
             await anext(stream)
             with pytest.raises(InvalidRequestError, match="'same' is in use"):
@@ -89,7 +100,7 @@ def test_an_id_in_use_is_refused(info: ModelInfo) -> None:
 
 def test_the_engine_s_death_ends_every_stream_with_its_cause(info: ModelInfo) -> None:
     async def main() -> None:
-        core = MockEngine(lambda _: ids_of("x") * 2000)
+        core = _Endless()
         engine = AsyncEngine(core, info)
         streams = [engine.generate(f"p{i}", FOREVER) for i in range(3)]
         for stream in streams:
@@ -109,7 +120,7 @@ def test_the_engine_s_death_ends_every_stream_with_its_cause(info: ModelInfo) ->
 
 def test_closing_ends_streams_and_frees_the_engine(info: ModelInfo) -> None:
     async def main() -> None:
-        core = MockEngine(lambda _: ids_of("x") * 2000)
+        core = _Endless()
         engine = AsyncEngine(core, info)
         stream = engine.generate("p", FOREVER)
         await anext(stream)
@@ -139,7 +150,7 @@ def test_a_slow_consumer_gets_merged_deltas(info: ModelInfo) -> None:
             rest = [output async for output in stream]
             texts = [first.outputs[0].text, *(o.outputs[0].text for o in rest)]
             assert "".join(texts) == "abcdefghij"
-            assert sum(o.finished for o in rest) == 1
+            assert sum(o.finished for o in [first, *rest]) == 1
             assert len(rest) <= 2
 
     asyncio.run(main())
